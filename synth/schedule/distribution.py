@@ -137,13 +137,14 @@ class Distribution:
         members = self.group_size(tensor)
         if members == 1:
             return ()
-        sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
+        sizes, grid = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)), self.grid._asdict()
         extents, whole = [], []
         for dim in WANTED[tensor]:
-            size, parts = sizes[dim], getattr(self.grid, dim, 1)
-            extents.append((dim, -(-size // parts), size // parts))
+            size, parts = sizes[dim], grid.get(dim, 1)
+            extent = dim, -(-size // parts), size // parts
+            extents.append(extent)
             if parts == 1 or dim not in SPATIAL:
-                whole.append(extents[-1])
+                whole.append(extent)
         found = shard_cut(members, tuple(whole))
         shared = dict(found)
         empty = any(smallest < shared.get(dim, 1) for dim, _, smallest in whole)

@@ -57,7 +57,7 @@ def test_a_layer_that_does_not_admit_a_grid_gets_the_one_with_most_of_its_cuts()
 
 def test_every_layer_may_have_the_uniform_grid_however_few_options_it_has() -> None:
     layers = [1] * len(CLASSES)
-    table = options_within(CANDIDATES, [[] for _ in CLASSES], layers, "dhw", count=1)
+    table = options_within(CANDIDATES, [[] for _ in CLASSES], layers, ["dhw"], count=1)["dhw"]
     assert not isinstance(table, int)
     spatial = [row for each, row in zip(CANDIDATES, table, strict=True) if FIRST in each.lower_bounds]
     assert len(spatial) >= 5

@@ -10,7 +10,7 @@ import pytest
 from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.layer import Layer
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, PlacedGrid
 from synth.network.grids.word_bounds import least_words, parts_of
 from synth.network.planner.candidates import GridCandidates
 from synth.network.request import NetworkRequest
@@ -51,7 +51,7 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
         candidates = GridCandidates(kind, request)
         grids = rng.sample(list(candidates.lower_bounds), min(12, len(candidates.lower_bounds)))
         words = _exact(candidates, grids)
-        assert candidates._counted(kind.nest, grids, request.resident) == words
+        assert candidates._counted(GridDistributions(kind.nest, request.resident), grids) == words
         least = least_words(kind.nest, kind, request, parts_of(grids))
         assert (least <= words).all()
         assert (least >= [np.floor(candidates.lower_bounds[grid]) for grid in grids]).all()
@@ -60,7 +60,7 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
             turned = candidates._turn(grid)
             if turned:
                 count = _exact(candidates, [grid], turned)
-                assert candidates._counted(kind.nest.turn(turned), [grid]) == count
+                assert candidates._counted(GridDistributions(kind.nest.turn(turned)), [grid]) == count
                 assert candidates._least_turned[grid] <= count[0]
     assert np.median(ratios) < 1.25
 

@@ -11,13 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from synth.layer.axes import Tensor
-from synth.layer.nest import Nest
 from synth.machine.rank_groups import split_over
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
 from synth.network.grids.box_rows import FLAT, Array, BoxRows
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import PlacedGrid, row_numbers, sampled_ranks
+from synth.network.grids.owned_boxes import GridDistributions, PlacedGrid, row_numbers, sampled_ranks
 from synth.network.grids.row_bank import RowBank
 from synth.network.request import NetworkRequest
 from synth.network.solve import Table
@@ -29,8 +28,9 @@ UNKNOWN = -1
 class GrowingBoxes:
     """Boxes of placed grids of one nest. Grids are numbered as they come; `rows` is by these numbers."""
 
-    def __init__(self, nest: Nest, bank: RowBank, procs: int) -> None:
-        self.nest, self.bank, self.procs = nest, bank, procs
+    def __init__(self, distributions: GridDistributions, bank: RowBank, procs: int) -> None:
+        self.nest, self.bank, self.procs = distributions.nest, bank, procs
+        self.distributions = distributions
         self._number: dict[PlacedGrid, int] = {}
         self._numbers: dict[Tensor, Array] = {}  # of the rows of all grids so far
         self._rows: dict[Tensor, BoxRows] = {}
@@ -47,14 +47,19 @@ class GrowingBoxes:
         """The boxes of a tensor, of all grids so far."""
         known = self._numbers.get(tensor, np.empty((0, len(FLAT)), np.intp))
         if len(known) < len(self):
-            new = row_numbers(self.bank, self.nest, tensor, list(self._number)[len(known) :])
+            placed = list(self._number)[len(known) :]
+            owners = [self.distributions[each.grid] for each in placed]
+            new = row_numbers(self.bank, self.nest, tensor, placed, owners)
             self._numbers[tensor] = known = np.concatenate([known, new])
             self._rows[tensor] = self.bank.boxes(known)
         return self._rows[tensor]
 
 
 class EdgePrices:
-    """The prices of the edges of a network. Equal edges are priced once."""
+    """The prices of the edges of a network. Equal edges are priced once.
+
+    distributions: of the grids of every class, if others use them as well.
+    """
 
     def __init__(
         self,
@@ -62,11 +67,13 @@ class EdgePrices:
         request: NetworkRequest,
         classes: Sequence[LayerClass],
         class_of: Sequence[int],
+        distributions: Sequence[GridDistributions] | None = None,
     ) -> None:
         self.network, self.request, self.classes = network, request, classes
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
         self._bank = RowBank(sampled_ranks(request.procs))
-        self._boxes = [GrowingBoxes(each.nest, self._bank, request.procs) for each in classes]
+        shared = distributions or [GridDistributions(each.nest) for each in classes]
+        self._boxes = [GrowingBoxes(each, self._bank, request.procs) for each in shared]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
 
     def count(self, tables: Iterable[Sequence[Sequence[PlacedGrid]]]) -> None:

@@ -53,6 +53,17 @@ class PlacedGrid:
     turned: tuple[Axis, ...] = ()
 
 
+class GridDistributions(dict[PerAxis, Distribution]):
+    """The distributions of the grids of one nest, each made when it is first asked for."""
+
+    def __init__(self, nest: Nest, resident: frozenset[Tensor] = frozenset()) -> None:
+        self.nest, self.resident = nest, resident
+
+    def __missing__(self, grid: PerAxis) -> Distribution:
+        made = self[grid] = Distribution(self.nest, grid, resident=self.resident)
+        return made
+
+
 class OwnedBoxes:
     """Boxes of several placed grids of one nest over `procs` ranks. All arrays are (grid, rank).
 

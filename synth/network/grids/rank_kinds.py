@@ -14,6 +14,7 @@ import numpy as np
 
 from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Tensor, strides
 from synth.layer.nest import Nest
+from synth.layer.window import Window
 from synth.network.grids.owned_boxes import Array, PlacedGrid
 from synth.schedule.distribution import Distribution
 
@@ -33,7 +34,7 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
         split = [axis for axis in axes if getattr(grid, axis) > 1]
         if not split:
             continue
-        kinds = [_places(distribution.nest, axis, getattr(grid, axis)) for axis in split]
+        kinds = [_kinds_along(distribution.nest, axis, getattr(grid, axis)) for axis in split]
         shards = _shards(distribution, tensor) if tensor is not None and tensor in tensors else []
         if not shards:
             for axis, (places, _) in zip(split, kinds, strict=True):
@@ -54,19 +55,22 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
     return ranks
 
 
+def _kinds_along(nest: Nest, axis: Axis, parts: int) -> tuple[Array, Array]:
+    window = nest.windows[axis] if axis in SPATIAL else None
+    return _places(getattr(nest.extents, axis), window, parts)
+
+
 @cache
-def _places(nest: Nest, axis: Axis, parts: int) -> tuple[Array, Array]:
+def _places(extent: int, window: Window | None, parts: int) -> tuple[Array, Array]:
     """Coordinates along an axis, one of every kind, and the kinds of all coordinates.
 
     Rows of a block are read by at most `reach` blocks on either side of it. So coordinates that are at least
     so far from both ends of a run of equal blocks are of one kind, if blocks and rows of In shift alike.
     """
     every = np.arange(parts, dtype=np.int32)
-    extent = getattr(nest.extents, axis)
     longer = extent % parts  # the first blocks are longer by one than the others
-    if axis not in SPATIAL:
+    if window is None:
         return np.unique([0, longer]).astype(np.int32), (every >= longer).astype(np.int64)
-    window = nest.windows[axis]
     if window.divisor > 1 or window.size != window.stride * extent or (longer and window.stride > 1):
         return every, every
     before, after = window.padding, window.span - window.stride - window.padding

@@ -15,17 +15,22 @@ from typing import Any
 import numpy as np
 
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
-from synth.layer.nest import Nest
 from synth.machine.rank_groups import distinct_orders
 from synth.network.grids.grid_family import family, largest_block
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.grids.owned_boxes import (
+    MAX_EXACT_RANKS,
+    Array,
+    GridDistributions,
+    OwnedBoxes,
+    PlacedGrid,
+    sampled_ranks,
+)
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
 from synth.network.grids.word_bounds import least_words, mean_words, parts_of
 from synth.network.planner.timed_grids import TimedGrids
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
-from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together on a sample of ranks
@@ -43,12 +48,20 @@ class GridCandidates:
     """
 
     def __init__(
-        self, layer_class: LayerClass, request: NetworkRequest, followed: Between | None = None
+        self,
+        layer_class: LayerClass,
+        request: NetworkRequest,
+        followed: Between | None = None,
+        distributions: GridDistributions | None = None,
     ) -> None:
         self.layer_class, self.request, self.nest = layer_class, request, layer_class.nest
+        self._distributions = (
+            GridDistributions(self.nest, request.resident) if distributions is None else distributions
+        )
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
+        self._of_turned: dict[tuple[Axis, ...], GridDistributions] = {}
         self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
         self._within: dict[str, list[PerAxis]] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
@@ -119,23 +132,21 @@ class GridCandidates:
         if self.timed is not None:
             return self.timed.seconds(placed)
         if placed.grid not in self._words:
-            self._count([placed.grid])
+            self.count([placed.grid])
         return float(self._words[placed.grid])
 
-    def _count(self, grids: Sequence[PerAxis]) -> None:
+    def count(self, grids: Sequence[PerAxis]) -> None:
         """Count the exact words of several grids together."""
         new = [grid for grid in grids if grid not in self._words]
         if new:
-            self._words.update(zip(new, self._counted(self.nest, new, self.request.resident), strict=True))
+            self._words.update(zip(new, self._counted(self._distributions, new), strict=True))
             self._count_turned(new)
 
-    def _counted(
-        self, nest: Nest, grids: Sequence[PerAxis], resident: frozenset[Tensor] = frozenset()
-    ) -> list[int]:
+    def _counted(self, of_grids: GridDistributions, grids: Sequence[PerAxis]) -> list[int]:
         """The words of some grids, counted on one rank of every kind."""
         procs = self.request.procs
         placed = list(map(PlacedGrid, grids))
-        distributions = [Distribution(nest, grid, resident=resident) for grid in grids]
+        distributions = [of_grids[grid] for grid in grids]
         tensors: tuple[Tensor, ...] = TENSORS if self.layer_class.weighted else ("In", "Out")
         kinds = [
             ranks_of_kinds(*each, tensors) if procs <= MAX_EXACT_RANKS else sampled_ranks(procs)
@@ -148,7 +159,7 @@ class GridCandidates:
         for some in (np.flatnonzero(few), np.flatnonzero(np.logical_not(few))):
             if len(some):
                 boxes = OwnedBoxes(
-                    nest,
+                    of_grids.nest,
                     [placed[i] for i in some],
                     procs,
                     distributions=[distributions[i] for i in some],
@@ -165,14 +176,13 @@ class GridCandidates:
         by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
         for grid in grids:
             turned = self._turn(grid)
-            if (
-                turned
-                and self._least_turned.get(grid, 0) < self._words[grid]
-                and Distribution(self.nest.turn(turned), grid).load <= largest_block(self.nest, grid).size
-            ):
-                by_axes.setdefault(turned, []).append(grid)
+            if turned and self._least_turned.get(grid, 0) < self._words[grid]:
+                if turned not in self._of_turned:
+                    self._of_turned[turned] = GridDistributions(self.nest.turn(turned))
+                if self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size:
+                    by_axes.setdefault(turned, []).append(grid)
         for turned, some in by_axes.items():
-            for grid, fewer in zip(some, self._counted(self.nest.turn(turned), some), strict=True):
+            for grid, fewer in zip(some, self._counted(self._of_turned[turned], some), strict=True):
                 if fewer < self._words[grid]:
                     self._words[grid], self._turned[grid] = fewer, turned
 
@@ -207,7 +217,7 @@ class GridCandidates:
     def placed(self, grids: Sequence[PerAxis]) -> list[PlacedGrid]:
         """Several grids in their cheapest rank orders. Their words are counted together."""
         if self.request.objective == "words":
-            self._count(grids)
+            self.count(grids)
         return [placed for grid in grids for placed in self.placements(grid)]
 
     # -- selections of grids, lowest bound first ------------------------------------------------------
@@ -285,7 +295,7 @@ class GridCandidates:
                 need = count - len(found)
                 stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
             some = places[start:stop]
-            self._count([self._grids[place] for place in some])
+            self.count([self._grids[place] for place in some])
             found = sorted(found + [(self._words[self._grids[place]], place) for place in some])[:count]
             start = stop
         return [(float(words), PlacedGrid(self._grids[place])) for words, place in found]
@@ -300,11 +310,11 @@ class GridCandidates:
             self._ordered_places[key] = least[order].tolist(), places[order].tolist()
         return self._ordered_places[key]
 
-    def count_first(self, selections: Iterable[tuple[int, str]]) -> None:
-        """Count together what `best` counts first for some (count, axes)."""
+    def count_first(self, selections: Iterable[tuple[int, str, bool]]) -> None:
+        """Count together what `best` counts first for some (count, axes, full)."""
         if self.timed is None and self.request.procs <= MAX_EXACT_RANKS:
-            firsts = (self._in_order(axes, False)[1][:count] for count, axes in selections)
-            self._count([self._grids[place] for place in sorted(set().union(*firsts))])
+            firsts = (self._in_order(axes, full)[1][:count] for count, axes, full in selections)
+            self.count([self._grids[place] for place in sorted(set().union(*firsts))])
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""

@@ -98,19 +98,41 @@ def options_within(
     candidates: Sequence[GridCandidates],
     neighbours: Sequence[Sequence[int]],
     layers: Sequence[int],
-    axes: str,
+    some: Sequence[str],
     count: int = OPTIONS_OF_STRATEGY,
-) -> list[list[LayerOption]] | int:
+) -> dict[str, list[list[LayerOption]] | int]:
     """`strategy_options`, uniform grids, and grids that split x as the best ones of neighbouring layers do.
 
-    layers: class -> the number of its layers. A pooling costs the same on many grids; without its neighbours'
-    splits it would be redistributed twice. Strategies of all axes contain the uniform grids of the others.
+    layers: class -> the number of its layers. some: axes of strategies; words of the grids of all are counted
+    together. A pooling costs the same on many grids; without its neighbours' splits it would be redistributed
+    twice. Strategies of all axes contain the uniform grids of the others.
     """
-    found = strategy_options(candidates, axes, count)
-    if isinstance(found, int):
-        return found
-    own = [list(dict.fromkeys(option.placed.grid for option in row)) for row in found]
+    found = {axes: strategy_options(candidates, axes, count) for axes in some}
+    tables = {axes: table for axes, table in found.items() if not isinstance(table, int)}
+    more = {
+        axes: _more_grids(candidates, neighbours, layers, axes, table, count)
+        for axes, table in tables.items()
+    }
+    for position, each in enumerate(candidates):
+        if each.request.objective == "words":
+            each.count(list(dict.fromkeys(grid for new in more.values() for grid in new[position])))
+        for axes, table in tables.items():
+            table[position] += [LayerOption(p, each.cost(p)) for p in each.placed(more[axes][position])]
+    return found
+
+
+def _more_grids(
+    candidates: Sequence[GridCandidates],
+    neighbours: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    axes: str,
+    table: Sequence[Sequence[LayerOption]],
+    count: int,
+) -> list[list[PerAxis]]:
+    """By class: uniform grids, and those that split x as neighbouring layers do; without those of a table."""
+    own = [list(dict.fromkeys(option.placed.grid for option in row)) for row in table]
     uniform = uniform_grids(candidates, layers, axes) if set(axes) != set(AXES) else []
+    found = []
     for position, each in enumerate(candidates):
         known = {x_grid(grid) for grid in own[position]}
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
@@ -119,8 +141,7 @@ def options_within(
             new += [grid for grid in each.by_x_grid.get(x, []) if splits_only(grid, axes)][:1]
         near = (nearest(each, grid, axes) for grid in uniform)
         new += [grid for grid in near if grid is not None]
-        placed = each.placed([grid for grid in dict.fromkeys(new) if grid not in own[position]])
-        found[position] += [LayerOption(p, each.cost(p)) for p in placed]
+        found.append([grid for grid in dict.fromkeys(new) if grid not in own[position]])
     return found
 
 

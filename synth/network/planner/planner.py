@@ -13,7 +13,7 @@ from synth.base.work_balance import BALANCE
 from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, PlacedGrid
+from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, GridDistributions, PlacedGrid
 from synth.network.plan.idle import BusyStep
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
@@ -83,15 +83,18 @@ class _NetworkPlanner:
         self.classes = list(dict.fromkeys(self.node_classes))
         self.class_of = [self.classes.index(each) for each in self.node_classes]
         self.layers = [self.class_of.count(index) for index in range(len(self.classes))]
-        self.prices = EdgePrices(network, request, self.classes, self.class_of)
+        self.distributions = [GridDistributions(each.nest, request.resident) for each in self.classes]
+        self.prices = EdgePrices(network, request, self.classes, self.class_of, self.distributions)
         self.memory = PlanMemory(self.nodes, self.node_classes, request)
 
     def run(self) -> NetworkPlan:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
         followed = followed_by(self.network, self.request)
         self.candidates = [
-            GridCandidates(each, self.request, mean_between([followed[i] for i in nodes]))
-            for each, nodes in zip(self.classes, self._nodes_of_classes(), strict=True)
+            GridCandidates(each, self.request, mean_between([followed[i] for i in nodes]), of)
+            for each, nodes, of in zip(
+                self.classes, self._nodes_of_classes(), self.distributions, strict=True
+            )
         ]
         self.steps = TimedSteps(self.request, self.node_classes, followed, self.candidates, self.class_of)
         check_feasible([self.candidates[i] for i in self.class_of], self.nodes, self.request)
@@ -173,10 +176,11 @@ class _NetworkPlanner:
 
     def _within_axes(self) -> NetworkPlan:
         """The best plan whose grids split the requested axes only."""
-        found = options_within(self.candidates, self._near_classes(), self.layers, self.request.axes)
+        axes = self.request.axes
+        found = options_within(self.candidates, self._near_classes(), self.layers, [axes])[axes]
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
-            raise InfeasibleError(f"{node.name}: no grid splits {self.request.axes} only; free more axes")
+            raise InfeasibleError(f"{node.name}: no grid splits {axes} only; free more axes")
         table = self.memory.require_fitting(self.classes, found)
         return self._result(table, *self._solve(table, self.method), ())
 
@@ -200,11 +204,15 @@ class _NetworkPlanner:
 
         Strategies with fewer axes come first: their choices become options of those with more axes.
         """
-        for candidates in self.candidates:
-            own = self.request.options_per_layer, ""
-            candidates.count_first([own, *((OPTIONS_OF_STRATEGY, axes) for axes in STRATEGY_AXES.values())])
         by_length = sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes))
-        return {axes: options_within(self.candidates, near, self.layers, axes) for axes in by_length}
+        own = [(self.request.options_per_layer, "", full) for full in (False, True)]
+        for candidates in self.candidates:
+            candidates.count_first([*own, *((OPTIONS_OF_STRATEGY, axes, False) for axes in by_length)])
+        together = [by_length] if self.request.objective == "words" else [[axes] for axes in by_length]
+        found: dict[str, OptionTable | int] = {}
+        for some in together:  # seconds add grids to a class, strategy by strategy
+            found |= options_within(self.candidates, near, self.layers, some)
+        return found
 
     def _single_strategies(self, of_axes: dict[str, OptionTable | int]) -> list[SingleStrategy]:
         by_axes: dict[str, SingleStrategy] = {}
