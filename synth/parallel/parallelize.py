@@ -195,7 +195,7 @@ def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: Netwo
 
     request = plan.request
     require_few(request.procs)
-    options = {"check_finite": False, "batch_norm": request.batch_norm, "bucket_bytes": None}
+    options = {"check_finite": False, "batch_norm": request.batch_norm}
     inference = request.resident_weights
     asked = request.input_gradient and not inference
     ranks = AbsentRanks.numbered(request.procs)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = {".py", ".j2", ".md", ".sh", ".toml", ".yaml"}
 CODE = "artifact", "benchmarks", "codegen", "docs", "examples", "runtime", "synth", "tests"
-MOST_LINES, MOST_MODULES = 400, 18
+MOST_LINES, MOST_MODULES = 440, 18
 BARE = re.compile(r"^\s*(?:from|import)\s+(?:runtime|codegen)\b", re.M)
 
 
