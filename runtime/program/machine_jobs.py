@@ -92,7 +92,7 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
     seconds per byte added up. fresh: seconds per byte of new memory in large tensors.
     tap: seconds per word that a window of a pooling reads.
     overlap: the part of the shorter of kernels and a collective that the longer one
-    hides. crowd: seconds of a kernel on all ranks over those on one alone.
+    hides. crowd: seconds of a kernel on all ranks over those on one rank per host.
     pieces: bytes below which pieces of a collective go in one all-to-all; 0 if all do.
     """
     found: dict[str, Any] = {"collectives": [], "kernels": [], "pieces": made.pieces}
@@ -204,7 +204,11 @@ def _tiny(device: torch.device) -> None:
 
 
 def _crowd(made: Timings, device: torch.device, series: float) -> None:
-    """A kernel on all ranks at once, and on the first rank alone."""
+    """A kernel on all ranks at once, and on the first rank of every host alone.
+
+    Ranks of one host share its cores and memory. Emulated hosts share them too, but
+    stand for hosts that do not: with one rank each, all of them compute both times.
+    """
     samples, c, k, taps, rows = LAYERS[2]
     inputs = torch.rand(samples, c, *rows, device=device)
     ker = torch.rand(k, c, taps, taps, device=device)
@@ -212,7 +216,7 @@ def _crowd(made: Timings, device: torch.device, series: float) -> None:
     def compute() -> None:
         F.conv2d(inputs, ker, padding=taps // 2)
 
-    first = dist.get_rank() == 0
+    first = dist.get_node_local_rank(fallback_rank=dist.get_rank()) == 0
     made.jobs["all"] = Job(compute, series)
     made.jobs["one"] = Job(compute if first else lambda: None, series)
 

@@ -76,7 +76,7 @@ class Compute:
     fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
     dispatch: float = 0.0  # seconds of a step of a network beside its kernel, in a pass
     shared: float = 0.0  # seconds that a normalization takes more if it exchanges its statistics, likewise
-    crowd: float = 1.0  # seconds of a kernel if all ranks compute, over those if one does: they share cores
+    crowd: float = 1.0  # seconds of a kernel if all ranks compute, over one per host: they share cores
 
     def new(self, size: Amounts) -> Amounts:
         """Seconds of the pages of a new tensor of `size` bytes; of each size in an array."""
