@@ -8,9 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CUTS = 2**14  # cuts of a turned window that are examined one by one
 Padding = int | tuple[int, int]  # zeros at both ends alike, or before and after
+Rows = TypeVar("Rows", int, "NDArray[np.int64]")
 
 
 def both_ends(padding: Padding) -> tuple[int, int]:
@@ -72,12 +78,17 @@ class Window:
         remaining = rows_read(size + padding) - rows_read(padding)
         return cls(out, kernel, kernel, 1, rows_read(padding), remaining, offset, lattice, stride, kernel)
 
-    def source(self, row: int) -> int:
-        """The row of the user's tensor that is the reduced row `row`."""
+    def source(self, row: Rows) -> Rows:
+        """The row of the user's tensor that is the reduced row `row`, a number or an array of numbers."""
         if self.period == self.run:
             return self.first + self.step * row
         whole, rest = divmod(row + self.padding, self.run)
         return self.first + self.step * (whole * self.period + rest)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether no row of the user's tensor is skipped before the last one that is read."""
+        return self.source(self.size - 1) == self.size - 1 if self.size else True
 
     @property
     def span(self) -> int:

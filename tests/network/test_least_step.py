@@ -12,7 +12,7 @@ from flat_machine import flat
 from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.network.edges.moved_words import moved_words
-from synth.network.edges.redistribution import rows_read
+from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
@@ -49,7 +49,7 @@ def test_redistributions_move_at_least_the_bound(source: Layer, target: Layer) -
         OwnedBoxes(layer.nest, list(map(PlacedGrid, some)), procs)
         for layer, some in zip((source, target), grids, strict=True)
     )
-    there, again = moved_words(before.rows("Out"), after.rows("In"), rows_read(target.nest))
+    there, again = moved_words(before.rows("Out"), after.rows("In"), windows_with_gaps(target.nest))
     sizes = box_sizes(source.nest, grids[0], "Out"), box_sizes(target.nest, grids[1], "In")
     least = least_moved(*sizes, source.nest.words["Out"], False)
     both = least_moved(*sizes, source.nest.words["Out"], True)

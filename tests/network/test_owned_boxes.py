@@ -16,7 +16,7 @@ from synth.layer.passes import GRADIENTS, sequences
 from synth.machine.rank_groups import CHANNELS_SWAPPED
 from synth.network.edges.edge_prices import EdgePrices
 from synth.network.edges.moved_words import moved_words
-from synth.network.edges.redistribution import rows_read
+from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
 from synth.network.grids.layer_class import LayerClass
@@ -78,7 +78,7 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
 
 def _pair(source: Layer, target: Layer, one: PlacedGrid, other: PlacedGrid, procs: int) -> tuple[int, int]:
     before, after = OwnedBoxes(source.nest, [one], procs), OwnedBoxes(target.nest, [other], procs)
-    moved = moved_words(before.rows("Out"), after.rows("In"), rows_read(target.nest))
+    moved = moved_words(before.rows("Out"), after.rows("In"), windows_with_gaps(target.nest))
     return int(moved[0][0, 0]), int(moved[1][0, 0])
 
 
@@ -152,11 +152,12 @@ def test_words_of_many_pairs_are_those_of_all_ranks() -> None:
         rows = boxes[0].rows("Out"), boxes[1].rows("In")
         for tensor, each, found in zip(("Out", "In"), boxes, rows, strict=True):
             assert all(map(np.array_equal, each.flat(tensor)[:2], found.spans))  # type: ignore[arg-type]
-        tables = rows_read(second.nest)
+        windows = windows_with_gaps(second.nest)
+        tables = {at: np.array([w.source(i) for i in range(w.size)]) for at, w in windows.items()}
         counted = _counted(*(each.spans for each in rows), tables)
-        assert all(map(np.array_equal, counted, moved_words(*rows, tables)))
+        assert all(map(np.array_equal, counted, moved_words(*rows, windows)))
         some = rows[0].take([3, 0]), rows[1].take([5, 5, 1])
-        there, back = moved_words(*some, tables, back=False)
+        there, back = moved_words(*some, windows, back=False)
         assert np.array_equal(there, counted[0][np.ix_([3, 0], [5, 5, 1])])
         assert not back.any()
 

@@ -12,6 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from synth.layer.window import Window
+from synth.network.edges.user_rows import rows_before
 from synth.network.grids.box_rows import Array, BoxRows
 from synth.network.grids.row_bank import RowBank, least_common
 
@@ -22,18 +24,18 @@ SAMPLE = 32  # ranks of a first look, beside those that want or have the most
 def moved_words(
     source: BoxRows,
     target: BoxRows,
-    tables: dict[int, Array],
+    windows: dict[int, Window],
     back: bool = True,
     bank: RowBank | None = None,
 ) -> tuple[Array, Array]:
     """Words that the most-receiving rank receives: of the value, and of its gradient on the way back.
 
-    `tables`, from `rows_read`, translate rows of the source if the target skips rows. Rows that no window
-    reads have no gradient. Both results have one entry per (source option, target option). Without `back`,
-    the second one is 0. bank: in which the rows of both have their numbers, if they have.
+    `windows`, from `windows_with_gaps`, translate rows of the source if the target skips rows. Rows that no
+    window reads have no gradient. Both results have one entry per (source option, target option). Without
+    `back`, the second one is 0. bank: in which the rows of both have their numbers, if they have.
     """
-    for at, rows in tables.items():
-        source = source.along(at, partial(_places, rows))
+    for at, window in windows.items():
+        source = source.along(at, partial(rows_before, window))
     pairs = _Pairs(source, target, back, bank)
     if pairs.ranks <= FEW_RANKS:
         return pairs.at_ranks(np.arange(pairs.ranks))
@@ -124,12 +126,6 @@ class _Pairs:
             )
         there = (self.want[others] - common).max(axis=1)
         return there, (self.have[option] - common).max(axis=1) if self.back else np.zeros_like(there)
-
-
-def _places(rows: Array, bound: Array) -> Array:
-    """The positions in `rows` of some bounds."""
-    places: Array = np.searchsorted(rows, bound)
-    return places
 
 
 def _all_whole(*bounds: Array) -> bool:

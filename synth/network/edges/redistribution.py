@@ -7,6 +7,7 @@ intersections of the boxes owned before and after.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from synth.layer.axes import SPATIAL, Tensor
 from synth.layer.nest import Nest
 from synth.network.edges.moved_rows import boxes_after, moved_rows_words
 from synth.network.edges.moved_words import moved_words
+from synth.network.edges.user_rows import user_bounds, windows_with_gaps
 from synth.network.graph import Edge, Network, Path
 from synth.network.grids.box_rows import FLAT, Array, BoxRows
 from synth.network.grids.layer_class import LayerClass
@@ -74,12 +76,12 @@ def redistribution_words(
         words_of_option = there + again if back else there
         return np.repeat(words_of_option[:, None], len(words_of_option), axis=1)
     want = collapsed(_after(want, edge.target_path, target.boxes.procs), single)
-    tables = rows_read(layer_class.nest) if edge.role == "in" and tensor == "In" else {}
+    windows = windows_with_gaps(layer_class.nest) if edge.role == "in" and tensor == "In" else {}
     pairs = [(have, want)]
     if edge.channels:
         parts = ((each.source, each.target, each.count) for each in edge.channels)
         pairs = [cut_channels(have, want, part) for part in parts]
-    words = [there + again for there, again in (moved_words(*pair, tables, back, bank) for pair in pairs)]
+    words = [there + again for there, again in (moved_words(*pair, windows, back, bank) for pair in pairs)]
     total: Array = np.sum(words, axis=0)
     return total
 
@@ -102,8 +104,7 @@ def in_user_rows(boxes: BoxRows, nest: Nest, rows: Sequence[int]) -> BoxRows:
     """Boxes of a nest's In, in rows of the user's tensor. Rows that no window reads join the row before."""
     for dim, size in zip(SPATIAL[len(SPATIAL) - len(rows) :], rows, strict=True):
         window = nest.windows[dim]
-        begins = np.array([0, *(window.source(i) for i in range(1, window.size)), size])
-        boxes = boxes.along(FLAT.index(dim), begins.__getitem__)
+        boxes = boxes.along(FLAT.index(dim), partial(user_bounds, window, size))
     return boxes
 
 
@@ -129,14 +130,3 @@ def collapsed(boxes: BoxRows, single: Sequence[bool]) -> BoxRows:
         if one:
             low[at], high[at] = np.zeros_like(low[at]), np.minimum(1, high[at] - low[at])
     return BoxRows(tuple(low), tuple(high), boxes.row)
-
-
-def rows_read(nest: Nest) -> dict[int, Array]:
-    """Position in `FLAT` -> the user's rows that a nest reads, for dimensions where it may skip some."""
-    tables = {}
-    for dim in SPATIAL:
-        window = nest.windows[dim]
-        rows = np.array([window.source(i) for i in range(window.size)])
-        if window.size and (window.stride > 1 or rows[-1] != window.size - 1):
-            tables[FLAT.index(dim)] = rows
-    return tables

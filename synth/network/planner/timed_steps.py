@@ -10,7 +10,7 @@ import numpy as np
 
 from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
-from synth.network.edges.redistribution import rows_read, single_positions
+from synth.network.edges.redistribution import single_positions
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
@@ -170,8 +170,7 @@ def plain_edge(network: Network, edge: Edge, source: LayerClass, target: LayerCl
         return False
     if source.transposed or target.transposed or any(single_positions(network, edge)):
         return False
-    tables = rows_read(target.nest).values()
-    whole = all(np.array_equal(rows, np.arange(len(rows))) for rows in tables)
+    whole = all(window.reads_all for window in target.nest.windows.values())
     (b, g, c, *rows), (b2, g2, k, *rows2) = target.nest.shapes["In"], source.nest.shapes["Out"]
     return whole and (b, g * c, rows) == (b2, g2 * k, rows2)
 

@@ -11,7 +11,7 @@ from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.network.edges.moved_words import moved_words
-from synth.network.edges.redistribution import rows_read
+from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import load_network
 from synth.network.grids.grid_family import family, largest_block
 from synth.network.grids.layer_class import LayerClass
@@ -104,7 +104,7 @@ def test_words_between_layers_that_leave_different_ranks_idle() -> None:
             OwnedBoxes(first.nest, [PlacedGrid(one)], procs),
             OwnedBoxes(second.nest, [PlacedGrid(other)], procs),
         )
-        ahead, back = moved_words(boxes[0].rows("Out"), boxes[1].rows("In"), rows_read(second.nest))
+        ahead, back = moved_words(boxes[0].rows("Out"), boxes[1].rows("In"), windows_with_gaps(second.nest))
         have = [
             {e for e in box(before, "Out", r, False) if e[2] in read and e[3] in read} for r in range(procs)
         ]

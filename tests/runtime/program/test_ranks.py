@@ -103,7 +103,9 @@ def test_tensors_take_what_is_planned(
 )
 def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Path) -> None:
     """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
-    altered_agrees(CASES[name], 'values.is_cuda and backend_of(group.handle, "cuda") == "nccl"', "True", tmp_path)
+    altered_agrees(
+        CASES[name], 'values.is_cuda and backend_of(group.handle, "cuda") == "nccl"', "True", tmp_path
+    )
 
 
 @pytest.mark.parametrize(
