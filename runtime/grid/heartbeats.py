@@ -60,6 +60,7 @@ class Heartbeats:
         self.keeper: int | None = 0  # the rank that keeps the store, if one does
         self.seen: dict[int, list[Any]] = {}  # rank -> its latest known heartbeat
         self.gone_since: dict[tuple[int, str], float] = {}  # see `require_siblings`
+        self.beside: set[int] = set()  # ranks that were seen to run
         self.silent: set[int] = set()  # ranks that a stuck rank has not heard
         self.blamed, self.woken = "", threading.Event()
         self.courier: threading.Thread | None = None

@@ -37,7 +37,11 @@ from synth.runtime.grid.local_processes import (
     siblings_by_fate,
 )
 
-TO_START = 2.0  # seconds in which a launcher has started all its ranks
+TO_START = 2.0  # seconds in which a launcher usually has started all its ranks
+MISSING = 1.0  # seconds without a process that was there, which a glance can miss
+UNSEEN = (
+    10.0  # the same of one that was never there: a busy launcher may still start it
+)
 PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
@@ -167,7 +171,12 @@ class Watch(Heartbeats):
     def require_siblings(self, now: float) -> None:
         """End this rank if one beside it has ended or is stopped before they meet."""
         gone, stopped = siblings_by_fate()
-        fates = ((gone, 0.0, "ended"), (stopped, self.timeout / 2, "was stopped"))
+        self.beside |= set(self.members) - gone
+        fates = (
+            (gone & self.beside, MISSING, "ended"),
+            (gone - self.beside, min(UNSEEN, self.timeout / 2), "ended"),
+            (stopped, self.timeout / 2, "was stopped"),
+        )
         for ranks, patience, fate in fates:
             for rank in sorted(ranks & set(self.members)):
                 since = self.gone_since.setdefault((rank, fate), now)

@@ -330,13 +330,10 @@ class _Timer:
         """Seconds in which each rank of a group sends the same `size` bytes to all others.
 
         All messages leave at once, so they take one latency, and a call each. An all-gather takes a latency
-        per step, which is less on many ranks. Where collectives of short pieces were measured, this is one.
-        What ranks compute for it counts, too.
+        per step, which is less on many ranks. What ranks compute for it counts, too.
         """
         gathered = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
         shared = np.where(ranks.sizes > 1, self.machine.compute.shared * self.crowded, 0.0)
-        if any(level.pieces for level in self.machine.levels):
-            return np.asarray(gathered + shared)
         others = ranks.sizes - 1
         direct = self.groups.messages(size * others, ranks, np.ones_like(ranks.sizes))
         direct = direct + others * self.machine.compute.overhead
