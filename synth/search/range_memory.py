@@ -10,8 +10,8 @@ holds beside a pass (`training_memory.unused_resident_words`):
     saved     slices that a pass saves, until the end of the pass that reuses them
 
 All processes together send and receive as many rows as blocks share. So the most that a process holds is at
-least the average: with R the rows that all blocks read, repetitions included, and D those read by any, a
-widened shard with its strips has `R + 2·(R - D)` rows in the sum over all blocks.
+least the average. R are the rows that all blocks read, repetitions included, and D those read by any. In the
+sum over all blocks, a widened shard with its strips has `R + 2·(R - D)` rows.
 """
 
 from __future__ import annotations
