@@ -3,8 +3,8 @@
 First, on fast links, values are compared, and bytes are counted in a separate step. Then rounds are timed. In
 each round every contender runs one step, in an order that rotates and reverses. A step lasts from the first
 rank's start to the last rank's end, on the clock that all processes of a machine share. Peers that are much
-slower in the first rounds do not run in the others, nor in profiles, so that the possibly fastest peers run
-in more rounds.
+slower in the first rounds, looked at twice, do not run in the others, nor in profiles, so that the possibly
+fastest peers run in more rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the 
 PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth
 FIRST = 2  # rounds of all contenders; one where fewer are asked for
 FAR = 1.5  # times the fastest peer: who takes longer in the first rounds is left out of the others
+HOPELESS = 3.0  # times the fastest peer: who takes longer is not looked at again
 Step = Callable[[], object]
 
 
@@ -146,15 +147,38 @@ def seconds_of(times: Times) -> dict[str, float]:
     return dict(zip(times, slowest.tolist(), strict=True))
 
 
+def first_rounds(
+    steps: dict[str, Step],
+    runs: dict[str, Run],
+    rounds: int,
+    peers: Sequence[str],
+    rivals: Sequence[str],
+    fastest: float = math.inf,
+) -> tuple[Times, dict[str, float], float]:
+    """(times, least seconds of every step, the least of rivals) of the first rounds.
+
+    A peer that seems far slower than the fastest rival is looked at again: its first rounds may have found
+    memory that the others had just given back. fastest: seconds of rivals that ran before.
+    """
+    times = timed(steps, runs, rounds)
+    seconds = seconds_of(times)
+    fastest = min([fastest, *(seconds[name] for name in rivals)])
+    again = {name: steps[name] for name in peers if FAR < seconds[name] / fastest <= HOPELESS}
+    if again:
+        second = timed(again, runs, 1 + rounds)
+        times |= {name: spans[1:] for name, spans in second.items()}
+        seconds = seconds_of(times)
+        fastest = min([fastest, *(seconds[name] for name in rivals)])
+    return times, seconds, fastest
+
+
 def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]) -> Times:
     """The first rounds of all contenders, then rounds of ours and of the possibly fastest peers."""
     first = min(FIRST, job.rounds[0])
-    times = timed(steps, runs, first)
-    seconds = seconds_of(times)
     peers = [name for name in runs if name not in job.plans[work]]
     rivals = [name for name in peers if work == "training" or not runs[name].contender.copied]
-    least = min((seconds[name] for name in rivals), default=math.inf)
-    far = {name for name in peers if seconds[name] > FAR * least}
+    times, seconds, fastest = first_rounds(steps, runs, first, peers, rivals)
+    far = {name for name in peers if seconds[name] > FAR * fastest}
     left = {name: step for name, step in steps.items() if name not in far}
     spent = sum(seconds[name] for name in left)
     least_rounds, most_rounds = (rounds - first for rounds in job.rounds)

@@ -25,10 +25,9 @@ from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.hosts import while_fast
 from benchmarks.suite.models.contenders import LOCAL, OURS, Contender, Made, contenders
 from benchmarks.suite.models.networks import MODELS
-from benchmarks.suite.rank import FAR, Step, Times, counted, rounds_for, seconds_of, timed
+from benchmarks.suite.rank import FAR, Step, Times, counted, first_rounds, rounds_for, timed
 
 CLOSE = 1e-3  # of the loss on one process
-HOPELESS = 3.0  # times the fastest peer in the first round: such a peer has no second one
 
 
 def run(name: str, seconds: float, rounds: tuple[int, int], peers: Sequence[str], into: str) -> None:
@@ -93,16 +92,9 @@ class _Measuring:
             return
         spent: dict[str, list[float]] = {name: [] for name in running}
         steps = {name: _clocked(made.step, spent[name]) for name, made in running.items()}
-        times = timed(steps, {}, 1)
-        least = seconds_of(times)
         ours = (OURS, LOCAL)
-        self.fastest = min([self.fastest, *(least[name] for name in least if name not in ours)])
-        again = [n for n in steps if n not in ours and FAR < least[n] / self.fastest <= HOPELESS]
-        if again:  # a first round may find memory that the others have just given back
-            second = timed({name: steps[name] for name in again}, {}, 2)
-            times |= {name: second[name][1:] for name in again}
-            least = seconds_of(times)
-            self.fastest = min([self.fastest, *(least[name] for name in again)])
+        peers = [name for name in steps if name not in ours]
+        times, least, self.fastest = first_rounds(steps, {}, 1, peers, peers, self.fastest)
         near = {
             name: step for name, step in steps.items() if name in ours or least[name] <= FAR * self.fastest
         }
