@@ -32,6 +32,7 @@ MODULES = (
     "grid/local_processes",
     "grid/heartbeats",
     "grid/liveness",
+    "grid/meeting",
     "kernels/autocast",
     "kernels/autotune",
     "kernels/context",

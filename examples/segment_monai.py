@@ -30,7 +30,7 @@ def segment(model: nn.Module, volume: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     """Segment a volume, and compare with windows that overlap by a quarter."""
-    dist.init_process_group("gloo")
+    synth.init_process_group("gloo")
     torch.manual_seed(0)
     model, volume = model_of(), torch.randn(1, 1, 96, 80, 72)  # no power of two
     labels = segment(model, volume)

@@ -39,7 +39,7 @@ def train(net: nn.Module) -> list[float]:
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    synth.init_process_group("gloo")
     torch.manual_seed(0)  # all ranks build the same model and draw the same batch
     net = synth.parallelize(build(), (8, 3, 32, 32), objective="words")
     losses = train(net)

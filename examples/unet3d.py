@@ -106,7 +106,7 @@ def main() -> None:
             words = (each.cost + each.recomputed_words) / 1e6
             print(f"{name:6}{words:10.1f} million words received per process, {held:8.2f} GiB held")
         return
-    dist.init_process_group("gloo")
+    synth.init_process_group("gloo")
     torch.manual_seed(0)
     shape = (2, 1, 32, 32, 32)
     net = synth.parallelize(UNet3d(base=8), shape)  # the only line that ranks add

@@ -79,7 +79,7 @@ def train(net: nn.Module, shape: tuple[int, ...], steps: int, replica: int, repl
 
 def main() -> None:
     """Train on a mesh of 2 x P/2 ranks."""
-    dist.init_process_group("gloo")
+    synth.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "synth"))
     torch.manual_seed(0)
     shape = (2, 4, 32, 64)  # of each replica, at 5.6 degrees

@@ -9,6 +9,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def launched() -> tuple[int, int, int]:
+    """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, size = int(os.environ[names[0]]), int(os.environ[names[1]])
+            return rank, size, int(os.environ.get(names[2], "0"))
+    return 0, 1, 0
+
+
+def ranks_here(local: int) -> int:
+    """Ranks on this machine as torchrun or srun says, else `local` + 1."""
+    said = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
+    digits = (said or "").partition("(")[0].partition(",")[0]
+    return int(digits) if digits.isdecimal() else local + 1
+
+
 def job_name(environment: Mapping[str, str] = os.environ) -> str:
     """What tells a job from others that use the same port, as the launcher says."""
     names = (

@@ -200,7 +200,10 @@ class Watch(Heartbeats):
 
     def keep_store(self, end: float) -> None:
         """The rank that keeps the store ends last, so that the others learn why."""
-        if self.rank != self.keeper or agent_store() or self.store is None:
+        if self.rank != self.keeper or agent_store():
+            return
+        if self.store is None:  # it has no connection of its own yet
+            time.sleep(max(0.0, end - time.monotonic()))
             return
 
         def wait() -> None:
@@ -270,8 +273,9 @@ class Watch(Heartbeats):
         """The ranks that have sent no heartbeat at all. Ends those of this machine."""
         named, processes = [], siblings()
         for rank, key in enumerate(self.keys):
-            if self.store.check([key]):
-                continue
+            keeps_store = rank == self.keeper and not agent_store()
+            if keeps_store or self.store.check([key]):
+                continue  # the keeper answers, even if it waits for others to come
             pid = processes.get(self.members[rank])
             stopped = pid is not None and is_stopped(pid)
             how = "was stopped before it came" if stopped else "never came"

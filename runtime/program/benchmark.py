@@ -15,17 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from synth.runtime.grid.launched_job import launched, ranks_here
 from synth.runtime.program.machine_jobs import LAYERS, summary, timings
 from synth.runtime.program.report import write_part
 from synth.runtime.program.rounds import Nodes, timed_in_rounds
-from synth.runtime.program.world import (
-    launched,
-    ranks_here,
-    refuse,
-    start,
-    stop,
-    wait_for_all,
-)
+from synth.runtime.program.world import refuse, start, stop, wait_for_all
 
 SERIES = 0.1  # seconds of kernels in a row
 SECONDS = 20.0  # of rounds, until medians hold still

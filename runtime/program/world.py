@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
-from synth.runtime.grid.launched_job import job_name, reason_of, store_place
+from synth.runtime.grid.launched_job import launched, ranks_here, reason_of
 from synth.runtime.grid.liveness import Watch
+from synth.runtime.grid.meeting import meet
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.kernels.context import Context
 
@@ -33,18 +33,6 @@ class World:
     context: Context = field(default_factory=Context)
 
 
-def launched() -> tuple[int, int, int]:
-    """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
-    for names in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ):
-        if names[0] in os.environ and names[1] in os.environ:
-            rank, size = int(os.environ[names[0]]), int(os.environ[names[1]])
-            return rank, size, int(os.environ.get(names[2], "0"))
-    return 0, 1, 0
-
-
 def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
     """Exit on every rank; rank 0 prints why, in one line.
 
@@ -56,13 +44,6 @@ def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
     else:
         time.sleep(WAIT_FOR_WORD)
     sys.exit(code)
-
-
-def ranks_here(local: int) -> int:
-    """Ranks on this machine as torchrun or srun says, else `local` + 1."""
-    said = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
-    digits = (said or "").partition("(")[0].partition(",")[0]
-    return int(digits) if digits.isdecimal() else local + 1
 
 
 def start(
@@ -124,24 +105,6 @@ def start(
     if watch:
         watch.meet()
     return World(rank, size, here, at, watch)
-
-
-def meet(rank: int, size: int, watch: Watch | None, limit: datetime.timedelta) -> Any:
-    """The store of this job, after the first heartbeat of this rank is in it.
-
-    Raises `RuntimeError` if the store is not found, or is that of another job.
-    """
-    # A single rank meets nobody: any port will do.
-    url = "env://" if size > 1 else "tcp://127.0.0.1:0"
-    try:
-        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
-    except dist.DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise RuntimeError(f"another job listens on {store_place()}") from error
-    if watch:
-        watch.connect()
-    return dist.PrefixStore(job_name(), store)  # type: ignore[attr-defined]
 
 
 def device_of(rank: int, local: int, device: str, nccl: bool) -> torch.device:

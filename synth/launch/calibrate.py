@@ -25,7 +25,7 @@ def calibrate_machine(
     srun started. repeat: rounds of measurements; more follow until their medians hold still, for `seconds` at
     most. Raises `UsageError` for a single rank and `RunError` where a rank fails.
     """
-    from synth.runtime.program.world import launched
+    from synth.runtime.grid.launched_job import launched
 
     if procs is None:
         if launched()[1] < 2:

@@ -28,7 +28,7 @@ def main() -> None:
     timeout, mark, rank, statement, *rest = sys.argv[1:]
     step_of_fault = int(rest[0]) if rest else 3
     limit = datetime.timedelta(seconds=float(timeout))
-    dist.init_process_group("gloo", timeout=limit)
+    synth.init_process_group("gloo", limit)
     me = dist.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
