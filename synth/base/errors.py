@@ -33,10 +33,15 @@ class InfeasibleError(SynthError):
     """No plan fits the request. The message names the smallest change that makes a plan possible.
 
     `proven` is false where a search under a memory limit ended early; the message says so, too.
+    `enough_bytes` is the memory per process that a network plan needs, where the message names it.
     """
 
     exit_code = 4
     proven = True
+
+    def __init__(self, message: str = "", enough_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.enough_bytes = enough_bytes
 
 
 class CheckError(SynthError):

@@ -23,7 +23,7 @@ class NetworkRequest:
     procs: number of processes.
     objective: "words" (received per process, the maximum) or "time" (seconds on `machine`).
     training: whether to plan a training step instead of the forward pass.
-    limit_bytes: memory per process; None for no limit.
+    limit_bytes: of all that a process holds in a step; None for no limit.
     balance: extra work that the most loaded process may do, as a fraction.
     options_per_layer: number of grids per layer that are kept because of their own cost.
     axes: grids may split these axes only; "" for all axes.

@@ -153,15 +153,15 @@ def plan_model(
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
     objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
-    memory: bytes per process. The passes of a layer save what they have gathered for later passes, if that
-        fits; otherwise only dOut is saved, by backward-data for backward-filter.
+    memory: bytes per process, of all that a step holds: `plan.memory.most` fits it. The passes of a layer
+        save what they have gathered for later passes, if that fits; otherwise only dOut is saved, by
+        backward-data for backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
         before them make that of their weights alone.
     batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, and its seconds.
-    mode: "training", or "inference" for a forward pass with resident weights. `memory` then limits the
-        weights of all layers together with the working memory of each.
+    mode: "training", or "inference" for a forward pass with resident weights.
     whole_weights: for time, whether ranks may hold whole slices of weights, as with DDP, where that is
         faster and fits; `plan.whole` then tells by layer.
 

@@ -100,7 +100,8 @@ def _check_in_family(request: PredictionRequest, strategy: str) -> None:
 def _plan(request: PredictionRequest) -> NetworkPlan:
     """The plan for time of a training step or forward pass, with all strategies beside it.
 
-    Weights of a forward pass are resident, and all strategies stay within the machine's memory.
+    Weights of a forward pass are resident. A step of the plan fits the machine's memory; if that takes a
+    limit of layers, all strategies stay within it.
     """
     asked = NetworkRequest(
         request.procs,

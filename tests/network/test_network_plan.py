@@ -213,9 +213,9 @@ def test_training_counts_three_passes() -> None:
 def test_memory_is_respected_or_refused() -> None:
     network = parse_network(SMALL, "small.yaml")
     free = plan_network(network, NetworkRequest(4))
-    limit = int(free.used_words * 4 * 0.8)
+    limit = int(free.memory.most * 4 * 0.8)
     tight = plan_network(network, NetworkRequest(4, limit_bytes=limit))
-    assert tight.used_words * 4 <= limit
+    assert tight.memory.most * 4 <= limit
     with pytest.raises(InfeasibleError, match="would do"):
         plan_network(network, NetworkRequest(4, limit_bytes=2000))
 
@@ -246,7 +246,7 @@ def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) ->
     told = re.search(r"--memory (\d+) would do", str(fault.value))
     assert told is not None
     made = plan_network(network, NetworkRequest(16, limit_bytes=int(told[1]), training=training))
-    assert made.used_words * 4 <= int(told[1])
+    assert made.memory.most * 4 == int(told[1])
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class NetworkPlan:
 
     @property
     def limit_bytes(self) -> int | None:
-        """What a rank may hold; None for no limit."""
+        """What a rank may hold in a step; None for a plan without a limit, even if it fits a given one."""
         return self.request.limit_bytes
 
     @property

@@ -66,7 +66,7 @@ def totals(plan: NetworkPlan) -> list[str]:
         *calls(plan),
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
         *idle_processes(plan),
-        f"memory per process, at most: {show_bytes(plan.used_bytes)}, of which "
+        f"memory of layers, one by one, at most: {show_bytes(plan.used_bytes)}, of which "
         f"{show_bytes(resident_bytes)} are always resident",
         *step_of_model(plan),
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,6 +47,12 @@ class PlanMemory:
         self._tilings: dict[tuple[object, ...], TilingChoice | None] = {}
         self._least: dict[tuple[LayerClass, PerAxis], int] = {}
 
+    def within(self, limit_bytes: int | None) -> PlanMemory:
+        """The memory of the same layers under another limit. What is known of their pass plans is shared."""
+        other = copy(self)
+        other.request = replace(self.request, limit_bytes=limit_bytes)
+        return other
+
     def _shards(self) -> int:
         total = 0
         for node, layer_class in zip(self.nodes, self.node_classes, strict=True):
@@ -65,6 +73,11 @@ class PlanMemory:
             return self.resident_words
         pairs = zip(self.nodes, self.node_classes, grids, strict=True)
         return sum(_weights(node, kind, placed) for node, kind, placed in pairs)
+
+    def least_bytes(self, grids: Sequence[PlacedGrid]) -> int:
+        """The least limit that all layers fit on these grids."""
+        working = max(map(self._least_words, self.node_classes, grids))
+        return (self.resident_of(grids) + working) * self.node_classes[0].nest.word_bytes
 
     # -- options ----------------------------------------------------------------------------------------
 
@@ -103,8 +116,6 @@ class PlanMemory:
 
     def _fits(self, layer_class: LayerClass, placed: PlacedGrid) -> bool:
         """Whether any pass plans of a layer on a grid fit the memory limit."""
-        if not self.request.resident_weights:
-            return self.tiling(layer_class, placed) is not None
         limit_words = self._limit_words(layer_class)
         return limit_words is None or self._least_words(layer_class, placed) <= limit_words
 
@@ -159,7 +170,8 @@ class PlanMemory:
         need, resident = (needs[most] + self.resident_words) * word_bytes, self.resident_words * word_bytes
         return InfeasibleError(
             f"{node.name}: no option fits {self.request.limit_bytes} bytes per process next to the "
-            f"{resident} bytes that are always resident; --memory {need} would do"
+            f"{resident} bytes that are always resident; --memory {need} would do",
+            enough_bytes=need,
         )
 
     # -- resident weights ---------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from synth.network.plan.idle import BusyStep
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.memory_ladder import cheapest_within, limited_plans, without_prefetch
 from synth.network.planner.options import (
     OPTIONS_OF_STRATEGY,
     STRATEGY_AXES,
@@ -43,28 +45,38 @@ def plan_network(
     """The cheapest choice of placed grids.
 
     method: how `solve` chooses. progress: called with a sentence now and then.
-    The plan without a limit of memory is taken if it fits. If it does not, a second one is tried: its passes
-    save dOut alone, or, for time, it has shards in place of whole weights. Under a limit, layers are cut by
-    output rows only, passes save dOut alone, and weights are not prefetched.
+    With a limit of memory, a step of the plan holds no more on any rank: `plan.memory` fits it. The plan
+    without a limit is taken if it fits, with or without prefetched weights; else one whose passes save dOut
+    alone, or, for time, one with shards in place of whole weights. If no such step fits, layers are limited,
+    too: they are cut by output rows only, passes save dOut alone, and nothing is prefetched.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
     report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
+    if request.limit_bytes is None:
+        return _NetworkPlanner(network, request, method, report).run()
     saves = request.saves & {"Out"} if request.training else request.saves
     tight = replace(request, saves=saves, whole_weights=False)
     less = replace(request, whole_weights=False) if request.objective == "time" else tight
-    for asked in dict.fromkeys(replace(each, limit_bytes=None) for each in (request, less)):
-        made = _NetworkPlanner(network, asked, method, report).run()
-        if _fits(made, request.limit_bytes):
-            return made
-    return _NetworkPlanner(network, tight, method, report).run()
+    unlimited = dict.fromkeys(replace(each, limit_bytes=None) for each in (request, less))
 
+    def free() -> Iterator[NetworkPlan]:
+        for asked in unlimited:
+            made = _NetworkPlanner(network, asked, method, report).run()
+            yield made
+            if asked.objective == "words" and not asked.resident_weights:
+                yield without_prefetch(made)
 
-def _fits(plan: NetworkPlan, limit_bytes: int | None) -> bool:
-    """Whether layers one by one, and a step with all that it prefetches and saves, stay within a limit."""
-    return limit_bytes is None or max(plan.used_words, plan.memory.most) * plan.word_bytes <= limit_bytes
+    def limited() -> Iterator[NetworkPlan]:
+        planner = _NetworkPlanner(network, tight, method, report)
+        yield from limited_plans(
+            lambda limit_bytes: planner.within(limit_bytes).run(),
+            lambda made: planner.memory.least_bytes(made.placed_grids),
+        )
+
+    return cheapest_within(request.limit_bytes, free(), limited())
 
 
 class _NetworkPlanner:
@@ -86,8 +98,6 @@ class _NetworkPlanner:
         self.distributions = [GridDistributions(each.nest, request.resident) for each in self.classes]
         self.prices = EdgePrices(network, request, self.classes, self.class_of, self.distributions)
         self.memory = PlanMemory(self.nodes, self.node_classes, request)
-
-    def run(self) -> NetworkPlan:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
         followed = followed_by(self.network, self.request)
         self.candidates = [
@@ -97,6 +107,18 @@ class _NetworkPlanner:
             )
         ]
         self.steps = TimedSteps(self.request, self.node_classes, followed, self.candidates, self.class_of)
+
+    def within(self, limit_bytes: int) -> _NetworkPlanner:
+        """The planner of the same request with another limit. Words and seconds of options are shared."""
+        other = copy(self)
+        other.request = replace(self.request, limit_bytes=limit_bytes)
+        other.memory = self.memory.within(limit_bytes)
+        if self._takes_usual_balance:
+            other.usual = self.usual.within(limit_bytes)
+        return other
+
+    def run(self) -> NetworkPlan:
+        """The plan. Raises `InfeasibleError` if a layer has no grid, or none that fits."""
         check_feasible([self.candidates[i] for i in self.class_of], self.nodes, self.request)
         if self.request.axes:
             return self._within_axes()
@@ -166,13 +188,20 @@ class _NetworkPlanner:
 
     def _plan_at_usual_balance(self) -> tuple[PlacedGrid, ...]:
         """The plan within the default balance, if more is allowed. It keeps the result from getting worse."""
-        if self.request.balance <= BALANCE or self.request.procs > MAX_EXACT_RANKS:
-            return ()
-        usual = replace(self.request, balance=BALANCE)
         try:
-            return _NetworkPlanner(self.network, usual, self.method, self.progress).run().placed_grids
+            return self.usual.run().placed_grids if self._takes_usual_balance else ()
         except InfeasibleError:
             return ()
+
+    @property
+    def _takes_usual_balance(self) -> bool:
+        return self.request.balance > BALANCE and self.request.procs <= MAX_EXACT_RANKS
+
+    @cached_property
+    def usual(self) -> _NetworkPlanner:
+        """The planner of the same request within the default balance."""
+        usual = replace(self.request, balance=BALANCE)
+        return _NetworkPlanner(self.network, usual, self.method, self.progress)
 
     def _within_axes(self) -> NetworkPlan:
         """The best plan whose grids split the requested axes only."""

@@ -1,0 +1,103 @@
+"""The plans among which a memory limit chooses: a ladder that does not depend on the limit.
+
+What a step holds is known only of a finished plan. A limit of layers bounds less: the words held
+throughout, and the working memory of each layer. So plans are made for fixed limits of layers, and the memory
+of a step of each is counted. Of the plans whose step fits a user's limit the cheapest is taken. A larger
+limit admits these and more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from synth.base.errors import InfeasibleError
+from synth.network.plan.plan import NetworkPlan
+
+AMPLE_BYTES = 1 << 60  # a limit of layers that binds none
+STEPS = 4  # from the least limit that the layers of the ample plan fit to the least that has a plan
+
+PlanWithin = Callable[[int], NetworkPlan]  # limit of layers, in bytes -> the plan within it
+
+
+def needed_bytes(plan: NetworkPlan) -> int:
+    """The least limit that a step of a plan fits: what the rank holds that holds most."""
+    return plan.memory.most * plan.word_bytes
+
+
+def without_prefetch(plan: NetworkPlan) -> NetworkPlan:
+    """The same plan as it runs under a limit: nothing is prefetched, so a step holds less."""
+    return _under(plan, AMPLE_BYTES)
+
+
+def cheapest_within(
+    limit_bytes: int, free: Iterable[NetworkPlan], limited: Iterable[NetworkPlan]
+) -> NetworkPlan:
+    """The plan whose step fits a limit: the first of the free ones, else the cheapest of the limited ones.
+
+    free: plans without a limit of layers; each may do all that later ones may. limited: those with one.
+    Raises `InfeasibleError` if no step fits; it names the least memory that any of them needs.
+    """
+    least: list[int] = []
+    for plan in _limited_to(free, limit_bytes):
+        least.append(needed_bytes(plan))
+        if least[-1] <= limit_bytes:
+            return plan
+    fitting = []
+    for plan in _limited_to(limited, limit_bytes):
+        least.append(needed_bytes(plan))
+        if least[-1] <= limit_bytes:
+            fitting.append(plan)
+    if fitting:
+        return min(fitting, key=lambda plan: plan.cost)
+    raise InfeasibleError(
+        f"{plan.network.name}: a step of none of the {len(least)} plans that were tried fits {limit_bytes} "
+        f"bytes per process; --memory {min(least)} would do",
+        enough_bytes=min(least),
+    )
+
+
+def limited_plans(plan_within: PlanWithin, least_of: Callable[[NetworkPlan], int]) -> Iterator[NetworkPlan]:
+    """Plans for fixed limits of layers, from an ample one to the least that has a plan.
+
+    least_of: the least limit that the layers of a plan fit on their grids. That of the ample plan is the
+    second limit: the same grids, with smaller tiles. Geometric steps follow. They divide what layers may
+    share: their working memory, and copies of weights that are resident.
+    """
+    ample = plan_within(AMPLE_BYTES)
+    yield ample
+    found = _tightest(plan_within)
+    if found is None:
+        return
+    least, tightest = found
+    held = 0 if ample.request.resident_weights else ample.resident_words * ample.word_bytes
+    most, few = least_of(ample) - held, least - held
+    for step in range(STEPS) if 0 < few < most else ():
+        try:
+            yield plan_within(held + math.ceil(most * (few / most) ** (step / STEPS)))
+        except InfeasibleError:  # layers fit one by one, but no weights that were found fit together
+            continue
+    yield tightest
+
+
+def _tightest(plan_within: PlanWithin) -> tuple[int, NetworkPlan] | None:
+    """The least limit of layers that has a plan, as refusals name it, and this plan."""
+    asked = 1
+    while True:
+        try:
+            return asked, plan_within(asked)
+        except InfeasibleError as fault:
+            if fault.enough_bytes is None or fault.enough_bytes <= asked:
+                return None
+            asked = fault.enough_bytes
+
+
+def _limited_to(plans: Iterable[NetworkPlan], limit_bytes: int) -> Iterator[NetworkPlan]:
+    """The plans, with the limit of the user in place of that of layers."""
+    for plan in plans:
+        yield plan if plan.limit_bytes is None else _under(plan, limit_bytes)
+
+
+def _under(plan: NetworkPlan, limit_bytes: int) -> NetworkPlan:
+    return replace(plan, request=replace(plan.request, limit_bytes=limit_bytes))
