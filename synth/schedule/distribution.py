@@ -137,10 +137,10 @@ class Distribution:
         members = self.group_size(tensor)
         if members == 1:
             return ()
-        sizes, grid = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)), self.grid._asdict()
+        sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
         extents, whole = [], []
         for dim in WANTED[tensor]:
-            size, parts = sizes[dim], grid.get(dim, 1)
+            size, parts = sizes[dim], getattr(self.grid, dim, 1)
             extent = dim, -(-size // parts), size // parts
             extents.append(extent)
             if parts == 1 or dim not in SPATIAL:

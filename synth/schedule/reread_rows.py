@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from synth.layer.interval_arrays import Many, Spans, cut, lengths, meet
@@ -18,16 +20,17 @@ def reached(window: Window, block: Spans) -> Spans:
     return np.where(empty, 0, first), np.where(empty, 0, last)
 
 
-def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
+def visited(window: Window, block: Spans, tiles: Any, within: Spans) -> Many:
     """Rows of `within` that the tiles of blocks read, a row counted once for every tile that reads it.
 
-    Like blocks, tiles differ by one position at most: the longer ones first, then the others.
+    tiles: the number of them in every block. Like blocks, they differ by one position at most: the longer
+    ones first, then the others.
     """
     if window.divisor > 1:
         return _visited_one_by_one(window, block, tiles, within)
     low, high = block
     size, longer = (high - low) // tiles, (high - low) % tiles
-    if tiles * window.size * window.stride >= 2**61:
+    if int(np.max(tiles)) * window.size * window.stride >= 2**61:
         low, size, longer = (each.astype(object) for each in (low, size, longer))
     tail = window.span - window.padding
     total: Many = low * 0

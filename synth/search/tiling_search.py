@@ -130,20 +130,21 @@ class TilingSearch:
 
         A level is skipped if a plan of an earlier level moves no more words than this level's lower bound.
         """
-        untiled = received(self.distribution, self._plan(tensor))
-        floor = untiled.most_with()
-        if self._beaten(floor):
+        untiled = self._plan(tensor)
+        floor = self.words(self.visits(untiled))
+        if self._is_useless(floor, 1):
             return
         for pass_plan in self._panels(tensor, ONES, floor):
             yield pass_plan
             if self.words(self.visits(pass_plan)) == floor and pass_plan.steps <= self.most:
                 return
-        if self._beaten(floor):
+        if self._is_useless(floor, 1):
             return
         for composite in PassPlan(tensor).order[1:]:
             yield from self._inner(tensor, composite, ONES, floor)
         # with both inner loops, one of the streamed tensors is received at least twice
-        twice = min(untiled.most_with(each) for each in PassPlan(tensor).streaming)
+        once = received(self.distribution, untiled)
+        twice = min(once.most_with(each) for each in PassPlan(tensor).streaming)
         if (self.best is not None and self.best.words <= twice) or self._beaten(twice):
             return
         for swapped in (False, True):

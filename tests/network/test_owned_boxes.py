@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_problems import windows
 
-from synth.layer.axes import ROW_MAJOR, TENSORS, PerAxis
-from synth.layer.interval_arrays import Spans
+from synth.layer.axes import AXES, ROW_MAJOR, TENSORS, PerAxis, strides
+from synth.layer.interval_arrays import Spans, covered, cut
 from synth.layer.layer import Layer, load_layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.machine.rank_groups import CHANNELS_SWAPPED
@@ -20,11 +21,12 @@ from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks, strides_of
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
 from synth.network.grids.row_bank import RowBank
 from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
+from synth.schedule.reread_rows import reached, visited
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates
 
@@ -74,6 +76,27 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
                 counted = [received(d, pass_plan).total for pass_plan in pass_templates(kept, passes)]
                 assert forward[index] == counted[0].max()
                 assert training[index] == sum(counted).max()  # type: ignore[union-attr]
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 5)] * 7), min_size=1, max_size=4), st.permutations(AXES))
+def test_strides_of_several_grids_are_those_of_each(parts, order) -> None:  # type: ignore[no-untyped-def]
+    orders = [tuple(order) if i % 2 else ROW_MAJOR for i in range(len(parts))]
+    wanted = [strides(PerAxis(*each), o) for each, o in zip(parts, orders, strict=True)]
+    found = strides_of(np.array(parts, np.int32), orders)
+    assert found.tolist() == [[each[axis] for axis in AXES] for each in wanted]
+
+
+@given(windows(), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.data())
+def test_rows_that_blocks_read_are_counted_alike(window, counts, data) -> None:  # type: ignore[no-untyped-def]
+    """In closed form for several numbers of blocks, and block by block."""
+    window = data.draw(st.sampled_from([each for each in (window, window.turned) if each.divisor == 1]))
+    low = data.draw(st.integers(0, window.size))
+    within = (np.array([[low]]), np.array([[data.draw(st.integers(low, window.size))]]))
+    every = np.zeros((1, 1), np.int64), np.full((1, 1), window.out)
+    found = visited(window, every, np.array(counts)[:, None], within)
+    for count, rows in zip(counts, found.tolist(), strict=True):
+        blocks = reached(window, cut((0, window.out), count, np.arange(count)))
+        assert rows == covered(blocks, within)[0].tolist()
 
 
 def _pair(source: Layer, target: Layer, one: PlacedGrid, other: PlacedGrid, procs: int) -> tuple[int, int]:

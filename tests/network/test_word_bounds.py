@@ -70,11 +70,13 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
     """Of equal words, the grid that comes first among all."""
     for request in REQUESTS[:2]:
         kind = LayerClass(layer.nest, True)
-        candidates, counted = GridCandidates(kind, request), GridCandidates(kind, request)
+        candidates, counted, together = (GridCandidates(kind, request) for _ in range(3))
         grids = list(counted.lower_bounds)
         counted.placed(grids)
         costs = {grid: counted.cost(PlacedGrid(grid)) for grid in grids}
-        for axes, full in (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False)):
+        selections = (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False))
+        together.search_together([(5, axes, full) for axes, full in selections])
+        for axes, full in selections:
             within = [
                 grid
                 for grid in grids
@@ -85,4 +87,6 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
             found = candidates.best(5, axes, full=full)
             assert [placed.grid for _, placed in found] == wanted
             assert [cost for cost, _ in found] == [costs[grid] for grid in wanted]
+            assert together._best[5, axes, full] == found
+        assert together._words == candidates._words
         assert len(candidates._words) < len(grids)

@@ -103,11 +103,12 @@ def _run_network(args: argparse.Namespace) -> int:
     from synth.cli.network_arguments import network_plan_of
 
     plan = network_plan_of(args)
-    from synth.network.plan.plan_json import to_json
-    from synth.network.plan.report import report
-
     if args.json:
+        from synth.network.plan.plan_json import to_json
+
         put(json_text(to_json(plan)), args.output)
     else:
+        from synth.network.plan.report import report
+
         show(report(plan), args.output)
     return 0

@@ -14,10 +14,11 @@ import numpy as np
 
 from synth.layer.window import Window
 from synth.network.edges.user_rows import rows_before
-from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.box_rows import Array, BoxRows, distinct
 from synth.network.grids.row_bank import RowBank, least_common
 
 FEW_RANKS = 64  # up to so many ranks, all pairs are counted on all of them
+GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly
 SAMPLE = 32  # ranks of a first look, beside those that want or have the most
 
 
@@ -69,9 +70,9 @@ class _Pairs:
             self.scale = self.scale * max(0, int(source.high[d].max() - source.low[d].min()))
 
     def sample(self) -> Array:
-        """A few ranks: some at random, and for every option the first and the last that have the most."""
-        drawn = np.random.default_rng(self.ranks).integers(0, self.ranks, SAMPLE)
-        return np.unique(np.concatenate([drawn, self.target.ranks_of_most, self.source.ranks_of_most]))
+        """A few ranks: some spread over all, and of every option the first and the last that have most."""
+        spread = (np.arange(SAMPLE) * GOLDEN % 1 * self.ranks).astype(np.intp)
+        return distinct(np.concatenate([spread, self.target.ranks_of_most, self.source.ranks_of_most]))
 
     def at_ranks(self, ranks: Array) -> tuple[Array, Array]:
         """The most words that any of some ranks receives, there and back."""

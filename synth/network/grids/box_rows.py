@@ -73,7 +73,7 @@ class BoxRows:
         """For every option the first and the last rank that have the most words."""
         most = self.volumes == self.most[:, None]
         last = most.shape[1] - 1 - most[:, ::-1].argmax(axis=1)
-        return np.unique(np.concatenate([most.argmax(axis=1), last]))
+        return distinct(np.concatenate([most.argmax(axis=1), last]))
 
     def take(self, options: Sequence[int] | Array) -> BoxRows:
         """The boxes of some options."""
@@ -90,6 +90,12 @@ class BoxRows:
         low, high = list(self.low), list(self.high)
         low[at], high[at] = change(low[at]), change(high[at])
         return BoxRows(tuple(low), tuple(high), self.row)
+
+
+def distinct(numbers: Array) -> Array:
+    """The different numbers, ascending. Without an index, `np.unique` loads masked arrays, in 20 ms."""
+    found: Array = np.unique(numbers, return_index=True)[0]
+    return found
 
 
 def first_of_kinds(keys: Sequence[object]) -> tuple[list[int], Array]:

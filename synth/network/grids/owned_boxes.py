@@ -20,10 +20,10 @@ from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis,
 from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
-from synth.network.grids.box_rows import FLAT, BoxRows
+from synth.network.grids.box_rows import FLAT, BoxRows, distinct
 from synth.network.grids.row_bank import Cut, RowBank, radix
 from synth.schedule.distribution import Distribution
-from synth.schedule.reread_rows import reached
+from synth.schedule.reread_rows import reached, visited
 
 Array = NDArray[Any]
 FRAMED: tuple[Tensor, ...] = ("In", "Out")  # tensors that may have a halo
@@ -37,7 +37,7 @@ def sampled_ranks(procs: int) -> Array:
     if procs <= MAX_EXACT_RANKS:
         return np.arange(procs, dtype=np.int32)
     drawn = np.random.default_rng(procs).integers(0, procs, SAMPLE)
-    return np.unique(np.concatenate([[0, procs - 1], drawn])).astype(np.int32)
+    return distinct(np.concatenate([[0, procs - 1], drawn])).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -87,21 +87,25 @@ class OwnedBoxes:
         )
         self._integer: Any = np.int32 if max(max(nest.shapes.values())) < 2**31 else np.int64
         self._slices: dict[tuple[str, str], Spans] = {}
+        self._owned: dict[tuple[str, str], Spans] = {}
+        self._members: dict[str, Array] = {}
+        self._read: dict[str, Spans] = {}
         self._needed: dict[Tensor, tuple[Array, Array]] = {}
         self._summed: dict[Tensor, tuple[Array, Array]] = {}
         self._rows: dict[Tensor, BoxRows] = {}
-        self._shards: dict[Tensor, list[dict[str, tuple[int, int]]]] = {}
+        self._shards: dict[Tensor, dict[str, Array]] = {}
         self._coordinates: dict[str, Array] = {}
-        self._steps: list[dict[Any, int]] = [strides(each.grid, each.order) for each in placed]
         grids = np.array([each.grid for each in placed], np.int32)
+        steps = strides_of(grids, [each.order for each in placed])
         self.parts: dict[str, Array] = {axis: grids[:, i : i + 1] for i, axis in enumerate(AXES)}
+        self._steps: dict[str, Array] = {axis: steps[:, i : i + 1] for i, axis in enumerate(AXES)}
+        self._sizes: Array = grids.prod(axis=1, dtype=np.int64)[:, None]
         self.ranks = sampled_ranks(procs)[None, :] if ranks is None else ranks
 
     @cached_property
     def idle(self) -> Array:
         """Whether a rank is beyond its grid."""
-        sizes = np.array([[each.grid.size] for each in self.placed])
-        beyond: Array = self.ranks >= sizes
+        beyond: Array = self.ranks >= self._sizes
         return beyond
 
     def _at(self, axis: str) -> Array:
@@ -110,8 +114,7 @@ class OwnedBoxes:
             if self.parts[axis].max() == 1:
                 self._coordinates[axis] = np.zeros((1, 1), dtype=np.int32)
             else:
-                step = np.array([[steps[axis]] for steps in self._steps], np.int32)
-                self._coordinates[axis] = self.ranks // step % self.parts[axis]
+                self._coordinates[axis] = self.ranks // self._steps[axis] % self.parts[axis]
         return self._coordinates[axis]
 
     def _slice(self, tensor: Tensor, dim: str) -> Spans:
@@ -126,25 +129,38 @@ class OwnedBoxes:
 
     def _member(self, tensor: Tensor) -> Array:
         """The position of each rank within its group."""
-        member = np.zeros((1, 1), dtype=np.int32)
-        for axis in LACKS[tensor]:
-            member = member * self.parts[axis] + self._at(axis)
-        return member
+        if tensor not in self._members:
+            member = np.zeros((1, 1), dtype=np.int32)
+            for axis in LACKS[tensor]:
+                if self.parts[axis].max() > 1:
+                    member = member * self.parts[axis] + self._at(axis)
+            self._members[tensor] = member
+        return self._members[tensor]
 
     def owned(self, tensor: Tensor) -> dict[str, Spans]:
         """Dimension -> the interval of the shard that each rank alone owns."""
         return {dim: self._owned_along(tensor, dim) for dim in DIMS[tensor]}
 
     def _owned_along(self, tensor: Tensor, dim: str) -> Spans:
-        whole = self._slice(tensor, dim)
-        parts, step = self._shard_parts(tensor, dim)
-        return whole if parts.max() == 1 else cut(whole, parts, self._member(tensor) // step % parts)
+        if (tensor, dim) not in self._owned:
+            whole = self._slice(tensor, dim)
+            parts, step = self._shard_parts(tensor, dim)
+            split = parts.max() > 1
+            part = cut(whole, parts, self._member(tensor) // step % parts) if split else whole
+            self._owned[tensor, dim] = part
+        return self._owned[tensor, dim]
 
     def _shard_parts(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
         """Per grid: shards of a slice along a dimension, and members between two of them."""
         if tensor not in self._shards:
-            self._shards[tensor] = [radix(each.shard_cuts[tensor]) for each in self.distributions]
-        cuts = np.array([each.get(dim, (1, 1)) for each in self._shards[tensor]], np.int32)
+            found: dict[str, Array] = {}
+            for at, each in enumerate(self.distributions):
+                for cut_dim, cut_ in radix(each.shard_cuts[tensor]).items():
+                    if cut_dim not in found:
+                        found[cut_dim] = np.ones((len(self.placed), 2), np.int32)
+                    found[cut_dim][at] = cut_
+            self._shards[tensor] = found
+        cuts = self._shards[tensor].get(dim, np.ones((1, 2), np.int32))
         return cuts[:, :1], cuts[:, 1:]
 
     # -- words of the layer --------------------------------------------------------------------------
@@ -191,10 +207,13 @@ class OwnedBoxes:
     def _rows_added(self, dim: Axis, own: Spans) -> Array:
         """Rows of an interval, each counted once for every block that reads it."""
         window, extent = self.nest.windows[dim], getattr(self.nest.extents, dim)
+        if window.divisor == 1:
+            every = np.zeros((1, 1), np.int64), np.full((1, 1), extent, np.int64)
+            return visited(window, every, self.parts[dim].astype(np.int64), own)
         shape = np.broadcast_shapes(own[0].shape, (len(self.placed), 1))
         low, high = (np.broadcast_to(bound, shape) for bound in own)
         rows = np.empty(shape, dtype=np.int64)
-        for count in np.unique(self.parts[dim]).tolist():
+        for count in set(self.parts[dim][:, 0].tolist()):
             some = self.parts[dim][:, 0] == count
             read = reached(window, cut((0, extent), count, np.arange(count)))
             rows[some] = covered(read, (low[some], high[some]))
@@ -202,8 +221,10 @@ class OwnedBoxes:
 
     def _rows_read(self, dim: Axis) -> Spans:
         """The rows of the framed tensor that the block of each rank touches."""
-        extent = getattr(self.nest.extents, dim)
-        return reached(self.nest.windows[dim], cut((0, extent), self.parts[dim], self._at(dim)))
+        if dim not in self._read:
+            block = cut((0, getattr(self.nest.extents, dim)), self.parts[dim], self._at(dim))
+            self._read[dim] = reached(self.nest.windows[dim], block)
+        return self._read[dim]
 
     def words(
         self, passes: Passes, weighted: bool, saves: frozenset[Tensor] = frozenset({"Out"})
@@ -240,7 +261,10 @@ class OwnedBoxes:
         return words
 
     def _group_sizes(self, tensor: Tensor) -> Array:
-        return np.array([[each.group_size(tensor)] for each in self.distributions])
+        sizes: Array = np.ones((1, 1), np.int64)
+        for axis in self.distributions[0].lacked(tensor):
+            sizes = sizes * self.parts[axis]
+        return sizes
 
     # -- boxes in the user's coordinates ---------------------------------------------------------------
 
@@ -268,14 +292,15 @@ class OwnedBoxes:
 
     def _flat_along(self, tensor: Tensor, flat: str) -> Spans:
         """The bounds of all ranks along a dimension of `FLAT`."""
-        low, high = self._channels(tensor) if flat == "channel" else self._owned_along(tensor, flat)
+        low, high = self.channels(tensor) if flat == "channel" else self._owned_along(tensor, flat)
         shape = (len(self.placed), self.idle.shape[1])
         low, high = (np.broadcast_to(bound, shape).astype(np.int32) for bound in (low, high))
         if flat == "b":
             high[self.idle] = low[self.idle]
         return low, high
 
-    def _channels(self, tensor: Tensor) -> Spans:
+    def channels(self, tensor: Tensor) -> Spans:
+        """The channels of all groups, as one interval; see `flat`."""
         group, channel = self._owned_along(tensor, "g"), self._owned_along(tensor, _inner(tensor))
         width = self._width(tensor)
         low = group[0] * width + channel[0]
@@ -286,6 +311,16 @@ class OwnedBoxes:
         """Channels of a group."""
         width: int = getattr(self.nest.extents, _inner(tensor))
         return width
+
+
+def strides_of(grids: Array, orders: Sequence[Order]) -> Array:
+    """`axes.strides` of several grids, by (grid, axis)."""
+    place = np.array([[AXES.index(axis) for axis in order] for order in orders])
+    parts = np.take_along_axis(grids, place, axis=1)[:, :0:-1]
+    steps = np.ones_like(grids)
+    ordered = np.concatenate([steps[:, :1], np.cumprod(parts, axis=1, dtype=np.int32)], axis=1)[:, ::-1]
+    np.put_along_axis(steps, place, ordered, axis=1)
+    return steps
 
 
 def _inner(tensor: Tensor) -> Axis:

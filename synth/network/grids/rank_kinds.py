@@ -8,7 +8,8 @@ Where shards of a tensor are uneven, members of its group are of one kind if the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,38 +27,64 @@ GROUPS: tuple[tuple[Tensor | None, tuple[Axis, ...]], ...] = (
 )
 
 
+class CutAxis(NamedTuple):
+    """A cut axis: the extent of its loop, its window if it is spatial, and the parts."""
+
+    extent: int
+    window: Window | None
+    parts: int
+
+
+class ShardShapes(NamedTuple):
+    """The shapes of the shards of a slice along a dimension.
+
+    between: members between two parts. short, shorter: the first parts with one position more, of the longer
+    slices and of the others. alike: whether other parts than these have one shape.
+    """
+
+    between: int
+    parts: int
+    short: int = 0
+    shorter: int = 0
+    alike: bool = True
+
+
 def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]) -> Array:
     """Ranks of a grid among which is one for every number of words of `tensors` that a rank receives."""
     grid, steps = placed.grid, strides(placed.grid, placed.order)
     ranks: Array = np.zeros(1, np.int32)
     for tensor, axes in GROUPS:
         split = [axis for axis in axes if getattr(grid, axis) > 1]
-        if not split:
-            continue
-        kinds = [_kinds_along(distribution.nest, axis, getattr(grid, axis)) for axis in split]
-        shards = _shards(distribution, tensor) if tensor is not None and tensor in tensors else []
-        if not shards:
-            for axis, (places, _) in zip(split, kinds, strict=True):
-                ranks = (ranks[:, None] + places * np.int32(steps[axis])).reshape(-1)
-            continue
-        members: Array = np.arange(grid.of(tuple(split)), dtype=np.int32)
-        offset: Array = np.zeros_like(members)
-        code: Array = np.zeros(len(members), np.int64)
-        beyond = len(members)
-        for axis, (_, kind) in zip(split, kinds, strict=True):
-            beyond //= len(kind)
-            at = members // beyond % len(kind)
-            offset, code = offset + at * np.int32(steps[axis]), code * len(kind) + kind[at]
-        for step, shape in shards:
-            code = code * (len(shape) + SHAPES) + shape[members // step % len(shape)]
-        _, first = np.unique(code, return_index=True)
-        ranks = (ranks[:, None] + offset[first]).reshape(-1)
+        if split:
+            cuts = tuple([_cut(distribution.nest, axis, getattr(grid, axis)) for axis in split])
+            shards = _shards(distribution, tensor) if tensor is not None and tensor in tensors else ()
+            places = _places_of_members(cuts, shards)
+            offset = np.array([steps[axis] for axis in split], np.int32) @ places
+            ranks = (ranks[:, None] + offset).reshape(-1)
     return ranks
 
 
-def _kinds_along(nest: Nest, axis: Axis, parts: int) -> tuple[Array, Array]:
-    window = nest.windows[axis] if axis in SPATIAL else None
-    return _places(getattr(nest.extents, axis), window, parts)
+def _cut(nest: Nest, axis: Axis, parts: int) -> CutAxis:
+    return CutAxis(getattr(nest.extents, axis), nest.windows[axis] if axis in SPATIAL else None, parts)
+
+
+@lru_cache(maxsize=4096)
+def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...]) -> Array:
+    """The coordinates of members of a group, one member of every kind, by (cut, member)."""
+    kinds = [_places(*each) for each in cuts]
+    if not shards:
+        grid = np.meshgrid(*(places for places, _ in kinds), indexing="ij")
+        return np.stack(grid).reshape(len(cuts), -1)
+    members = np.indices([each.parts for each in cuts], np.int32).reshape(len(cuts), -1)
+    code: Array = np.zeros(members.shape[1], np.int64)
+    for at, (_, kind) in zip(members, kinds, strict=True):
+        code = code * len(kind) + kind[at]
+    for each in shards:
+        part = np.arange(members.shape[1]) // each.between % each.parts
+        shape = (part < each.short) * 2 + (part < each.shorter) if each.alike else part
+        code = code * (each.parts + SHAPES) + shape
+    _, first = np.unique(code, return_index=True)
+    return members[:, first]
 
 
 @cache
@@ -70,7 +97,7 @@ def _places(extent: int, window: Window | None, parts: int) -> tuple[Array, Arra
     every = np.arange(parts, dtype=np.int32)
     longer = extent % parts  # the first blocks are longer by one than the others
     if window is None:
-        return np.unique([0, longer]).astype(np.int32), (every >= longer).astype(np.int64)
+        return np.array(sorted({0, longer}), np.int32), (every >= longer).astype(np.int64)
     if window.divisor > 1 or window.size != window.stride * extent or (longer and window.stride > 1):
         return every, every
     before, after = window.padding, window.span - window.stride - window.padding
@@ -78,29 +105,28 @@ def _places(extent: int, window: Window | None, parts: int) -> tuple[Array, Arra
     kind = every.copy()
     for first, last in ((0, longer), (longer, parts)):  # blocks of one length
         kind[first + reach : max(0, last - reach)] = first + reach
-    return np.unique(kind), kind
+    return np.flatnonzero(kind == every).astype(np.int32), kind
 
 
-def _shards(distribution: Distribution, tensor: Tensor) -> list[tuple[int, Array]]:
-    """The dimensions along which shards of a tensor differ: members between two parts, shape of every part.
+def _shards(distribution: Distribution, tensor: Tensor) -> tuple[ShardShapes, ...]:
+    """The dimensions along which shards of a tensor differ; none if all shards have one shape.
 
-    Parts of rows that may have a halo all differ. Empty if all shards have one shape.
+    Parts of rows that may have a halo all differ.
     """
-    found: list[tuple[int, Array]] = []
+    found: list[ShardShapes] = []
     cuts = distribution.shard_cuts[tensor]
     sizes = dict(zip(DIMS[tensor], distribution.nest.shapes[tensor], strict=True)) if cuts else {}
-    step = 1
+    between = 1
     for dim, parts in reversed(cuts):
         slices = getattr(distribution.grid, dim, 1)
         size, longer = sizes[dim] // slices, sizes[dim] % slices > 0
-        short, shorter = size % parts, (size + longer) % parts  # parts with one position more
+        short, shorter = size % parts, (size + longer) % parts
         if dim in SPATIAL and parts > 1:
-            found.append((step, np.arange(parts)))
+            found.append(ShardShapes(between, parts, alike=False))
         elif short or shorter:
-            index = np.arange(parts)
-            found.append((step, (index < short).astype(np.int64) * 2 + (index < shorter)))
-        step *= parts
-    return found
+            found.append(ShardShapes(between, parts, short, shorter))
+        between *= parts
+    return tuple(found)
 
 
 def padded(rows: Sequence[Array]) -> Array:

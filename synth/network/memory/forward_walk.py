@@ -91,8 +91,7 @@ class ForwardWalk:
         (part, *_) = self.network.parts[node.name]
         if part.node is None:
             return self.nothing + node.trained
-        low, high, _ = self.layers[part.node].boxes.flat(self.layers[part.node].layer_class.output_tensor)
-        share = (high[1] - low[1])[0] / max(1, self.network.nodes[part.node].shape[1])
+        share = self.layers[part.node].channels / max(1, self.network.nodes[part.node].shape[1])
         return np.asarray(share * node.trained + self.nothing)
 
     # -- several nodes ----------------------------------------------------------------------------------

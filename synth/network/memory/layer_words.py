@@ -94,8 +94,14 @@ class LayerWords:
     @cached_property
     def bias(self) -> Words:
         """Words of the bias."""
-        low, high, _ = self.boxes.flat(self.layer_class.output_tensor)
-        return self._vector((high[1] - low[1])[0] * self.node.bias)
+        return self._vector(self.channels * self.node.bias)
+
+    @cached_property
+    def channels(self) -> Words:
+        """Channels of the shards of the layer's output."""
+        spans = self.boxes.channels(self.layer_class.output_tensor)
+        found: Words = np.broadcast_to(lengths(spans), (1, self.ranks))[0]
+        return found
 
     @cached_property
     def passes(self) -> list[PassWords]:

@@ -7,7 +7,7 @@ costs on demand: received words by counting owned boxes. The seconds of all grid
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,8 @@ BY_KINDS = 32  # grids whose words are counted together on one rank of every kin
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
 FEW_KINDS = 64  # grids with so many kinds of ranks are counted apart from those with more
 TOGETHER = 1 << 15  # unless grids times the most kinds are so few
+Selection = tuple[int, str, bool]  # see `GridCandidates.best`
+Best = list[tuple[float, PlacedGrid]]
 MAX_ELEMENTS = 1 << 18  # grids times ranks of one count
 
 
@@ -64,7 +66,7 @@ class GridCandidates:
         self._of_turned: dict[tuple[Axis, ...], GridDistributions] = {}
         self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
         self._within: dict[str, list[PerAxis]] = {}
-        self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
+        self._best: dict[Selection, Best] = {}
         grids = family(
             self.nest,
             request.procs,
@@ -264,7 +266,7 @@ class GridCandidates:
 
     # -- the cheapest grids ---------------------------------------------------------------------------
 
-    def best(self, count: int, axes: str = "", full: bool = False) -> list[tuple[float, PlacedGrid]]:
+    def best(self, count: int, axes: str = "", full: bool = False) -> Best:
         """(cost, grid in its best order) of the `count` cheapest grids, cheapest first.
 
         axes: only grids that split no other axes; "" for all. full: only grids that use all processes.
@@ -272,10 +274,24 @@ class GridCandidates:
         """
         key = count, axes, full
         if key not in self._best:
-            self._best[key] = self._search(count, axes, full)
+            self.search_together([key])
         return self._best[key]
 
-    def _search(self, count: int, axes: str, full: bool) -> list[tuple[float, PlacedGrid]]:
+    def search_together(self, selections: Iterable[Selection]) -> None:
+        """Find what `best` gives for some (count, axes, full), and count words for all of them together."""
+        running = {each: self._search(*each) for each in selections if each not in self._best}
+        while running:
+            asked: set[int] = set()
+            for selection, search in list(running.items()):
+                try:
+                    asked.update(next(search))
+                except StopIteration as end:
+                    self._best[selection] = end.value
+                    del running[selection]
+            self.count([self._grids[place] for place in sorted(asked)])
+
+    def _search(self, count: int, axes: str, full: bool) -> Generator[list[int], None, Best]:
+        """The search of `best`: gives the places of the grids whose words it needs next."""
         if self.timed is not None:  # the bounds are exact
             grids = self.within(axes or "".join(AXES))
             if full:
@@ -295,7 +311,7 @@ class GridCandidates:
                 need = count - len(found)
                 stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
             some = places[start:stop]
-            self.count([self._grids[place] for place in some])
+            yield some
             found = sorted(found + [(self._words[self._grids[place]], place) for place in some])[:count]
             start = stop
         return [(float(words), PlacedGrid(self._grids[place])) for words, place in found]
@@ -309,12 +325,6 @@ class GridCandidates:
             order = np.argsort(least, kind="stable")
             self._ordered_places[key] = least[order].tolist(), places[order].tolist()
         return self._ordered_places[key]
-
-    def count_first(self, selections: Iterable[tuple[int, str, bool]]) -> None:
-        """Count together what `best` counts first for some (count, axes, full)."""
-        if self.timed is None and self.request.procs <= MAX_EXACT_RANKS:
-            firsts = (self._in_order(axes, full)[1][:count] for count, axes, full in selections)
-            self.count([self._grids[place] for place in sorted(set().union(*firsts))])
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""

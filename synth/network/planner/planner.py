@@ -234,14 +234,15 @@ class _NetworkPlanner:
         Strategies with fewer axes come first: their choices become options of those with more axes.
         """
         by_length = sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes))
+        found: dict[str, OptionTable | int] = {}
+        if self.request.objective == "time":  # seconds add grids to a class, strategy by strategy
+            for axes in by_length:
+                found |= options_within(self.candidates, near, self.layers, [axes])
+            return found
         own = [(self.request.options_per_layer, "", full) for full in (False, True)]
         for candidates in self.candidates:
-            candidates.count_first([*own, *((OPTIONS_OF_STRATEGY, axes, False) for axes in by_length)])
-        together = [by_length] if self.request.objective == "words" else [[axes] for axes in by_length]
-        found: dict[str, OptionTable | int] = {}
-        for some in together:  # seconds add grids to a class, strategy by strategy
-            found |= options_within(self.candidates, near, self.layers, some)
-        return found
+            candidates.search_together([*own, *((OPTIONS_OF_STRATEGY, axes, False) for axes in by_length)])
+        return options_within(self.candidates, near, self.layers, by_length)
 
     def _single_strategies(self, of_axes: dict[str, OptionTable | int]) -> list[SingleStrategy]:
         by_axes: dict[str, SingleStrategy] = {}
