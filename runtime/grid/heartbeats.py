@@ -63,6 +63,7 @@ class Heartbeats:
         self.beside: set[int] = set()  # ranks that were seen to run
         self.silent: set[int] = set()  # ranks that a stuck rank has not heard
         self.blamed, self.woken = "", threading.Event()
+        self.knows_why = False  # the reason why this rank ends names the lost rank
         self.courier: threading.Thread | None = None
 
     def connect(self, store: Any = None) -> None:

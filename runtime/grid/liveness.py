@@ -29,6 +29,7 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.local_processes import (
     birth,
     end_lost,
+    end_sibling,
     is_halted,
     is_orphan,
     is_running,
@@ -181,7 +182,9 @@ class Watch(Heartbeats):
             for rank in sorted(ranks & set(self.members)):
                 since = self.gone_since.setdefault((rank, fate), now)
                 if now - since >= patience:
-                    name = self.name_of(self.members.index(rank))
+                    name, self.knows_why = self.name_of(self.members.index(rank)), True
+                    if rank in stopped:
+                        end_sibling(rank)
                     self.end(f"{name} {fate} before the ranks met")
         known = {(r, fate) for ranks, _, fate in fates for r in ranks}
         self.gone_since = {k: t for k, t in self.gone_since.items() if k in known}
@@ -193,7 +196,8 @@ class Watch(Heartbeats):
         with self.ending:  # a second caller waits here until the exit
             try:
                 self.state, begin = "failed", time.monotonic()
-                ends_within(LAST_WORDS, lambda: self.speak(reason))
+                if not ends_within(LAST_WORDS, lambda: self.speak(reason)):
+                    ends_within(TICK, lambda: say(self.told(reason), sys.stderr))
                 self.keep_store(begin + LAST_WORDS)
             finally:
                 os._exit(6)
@@ -215,17 +219,27 @@ class Watch(Heartbeats):
 
     def speak(self, reason: str) -> None:
         """Print the reason, and whom to blame as far as that can be found out."""
-        latest = self.traffic.latest
-        own = f"{self.who}, last started {latest}: {reason}"
+        own = f"{self.who}, last started {self.traffic.latest}: {reason}"
         if not ends_within(BLAMING, lambda: self.blame(own)):
             self.store_fault = self.store_fault or "silent"
-        told = f"{self.who}: failed, last started {latest}: {reason}"
-        say(told + (self.blamed or self.guess()), sys.stderr)
+        say(self.told(reason), sys.stderr)
+
+    def told(self, reason: str) -> str:
+        """The last words of this rank, with whom it blames so far."""
+        own = f"{self.who}: failed, last started {self.traffic.latest}: {reason}"
+        return own + (self.blamed or self.guess())
 
     def guess(self) -> str:
         """Whom to blame if the store is silent: rank 0, if that keeps the store."""
         if self.first_fault:
             return f"; the first to fail was {self.first_fault}"
+        if self.knows_why:
+            return ""
+        if self.gone_since and not self.met:  # the first that were gone
+            first = min(self.gone_since.values())
+            lost = [r for (r, _), since in self.gone_since.items() if since == first]
+            names = [self.name_of(self.members.index(rank)) for rank in sorted(lost)]
+            return "".join(f"; {name} is lost" for name in names[:8])
         keeper = self.keeper
         if self.store_fault and agent_store():  # of another host, which is cut off
             signs = [self.seen[rank] for rank in sorted(self.silent)]
@@ -260,8 +274,8 @@ class Watch(Heartbeats):
         try:
             self.sign()
             first = self.store.compare_set(self.first_key, "", own).decode()
-            blamed = "" if self.met else self.missing()
-            if not own.endswith(ANOTHER):  # the others have looked
+            blamed = "" if self.met or self.knows_why else self.missing()
+            if not own.endswith(ANOTHER) and not self.knows_why:
                 blamed = blamed or self.lost_or_late()
             if not blamed and first != own:
                 blamed = f"; the first to fail was {first}"

@@ -95,6 +95,13 @@ def siblings_by_fate() -> tuple[set[int], set[int]]:
     return ranks - found.keys(), stopped
 
 
+def end_sibling(rank: int) -> None:
+    """Kill a rank that the same launcher started on this machine."""
+    pid = siblings().get(rank)
+    if pid is not None:
+        end_lost(socket.gethostname(), pid, birth(pid))
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine is stopped (SIGSTOP)."""
     return process_facts(pid)[:1] in (["T"], ["t"])

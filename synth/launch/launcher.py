@@ -31,6 +31,7 @@ MOST_OUTPUT = 2**20  # bytes of output that are kept, the last ones
 GRACE = supervisor.LAST_WORDS + 3.0  # seconds in which a supervisor ends that is told to
 HOME = str(Path(__file__).resolve().parents[2])  # where `synth` is imported from
 
+_MEETING = "last started the meeting of the ranks"  # what ranks say that have not met
 _OF_RANK = re.compile(r"rank [0-9]+( \(|:)")
 _BLAMES = re.compile(r" is (lost|late), |; the first to fail ")
 
@@ -65,7 +66,8 @@ class Ended:
                 return f"rank {rank} ended with code {code}"
         if self.stopped:
             return f"rank {self.stopped[0]} was stopped"
-        if self.ended and None in self.codes and self.codes[self.ended[0]] == 0:
+        early = None in self.codes or (6 in self.codes and _MEETING in self.output)
+        if early and self.ended and self.codes[self.ended[0]] == 0:
             return f"rank {self.ended[0]} ended with code 0 before the others"
         return ""
 

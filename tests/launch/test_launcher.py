@@ -158,3 +158,20 @@ def test_a_rank_that_stays_stopped_ends_the_run(tmp_path: Path) -> None:
     outcome = started([str(program)], 2, [], 60, patience=1.0)
     assert outcome.last_words() == "rank 1 was stopped"
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("codes", "said", "fault"),
+    [
+        ([6, 0, 6], "rank 0: failed, last started the meeting of the ranks: no", "rank 1 ended with code 0"),
+        ([6, 0, 6], "rank 0: failed, last started Ker, loop step 3: the disk is full", ""),
+        ([None, 0, 6], "", "rank 1 ended with code 0"),
+        ([0, 0, 0], "", ""),
+    ],
+)
+def test_a_rank_that_ends_before_the_ranks_meet_is_seen(
+    codes: list[int | None], said: str, fault: str
+) -> None:
+    ended = Ended(codes, said, [1, *(rank for rank in (0, 2) if codes[rank] is not None)])
+    assert ended.first_fault().startswith(fault)
+    assert bool(ended.first_fault()) == bool(fault)

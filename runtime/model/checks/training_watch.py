@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ import synth.runtime
 from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK
 from synth.runtime.grid.launched_job import agent_store, ends_within, reason_of
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
+from synth.runtime.grid.local_processes import is_orphan
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.model.network import Network
 
@@ -44,6 +46,8 @@ class TrainingWatch(Watch):
     """Watches the ranks of one network until `leave`, or until the process ends."""
 
     def __init__(self, ranks: Ranks) -> None:
+        if self.heeds_launcher() and is_orphan():
+            raise RuntimeError("the launcher of this rank is gone")
         timeout, members = ranks.timeout(), "-".join(map(str, ranks.members))
         torch_own: Any = dist.distributed_c10d
         own = torch_own._get_default_store().clone()
@@ -238,9 +242,9 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
 
     try:
         yield adopt
-    except BaseException:
-        if watch is not None:
-            watch.leave()
+    except BaseException as error:
+        if watch is not None and not is_of_torchs_collective(error):
+            watch.leave()  # else the ranks will hear why this one ends, if it does
         raise
 
 
@@ -267,6 +271,12 @@ def is_collective(frame: FrameType | None) -> bool:
     """Whether this frame is of a function that waits for other ranks."""
     file = frame.f_code.co_filename if frame else ""
     return any(folder in file for folder in COLLECTIVES)
+
+
+def is_of_torchs_collective(error: BaseException) -> bool:
+    """Whether torch.distributed raised an error: a rank may be lost."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and COLLECTIVES[0] in frames[-1].f_code.co_filename
 
 
 def user_line(frame: FrameType | None) -> str:

@@ -94,6 +94,14 @@ def forked(rank: int, statement: str, folder: Path, *step: str, **variables: str
     return run_file(SCRIPT, 4, folder, *argv, variables=variables, seconds=100)
 
 
+def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> None:
+    outcome = forked(2, "os._exit(0)", tmp_path, "0")
+    assert [code for i, code in enumerate(outcome.codes) if i != 2] == [6] * 3
+    for rank in (0, 1, 3):
+        assert re.search(r"failed, last started .*rank 2 is lost, it never came", outcome.output[rank])
+        assert not re.search(r"rank [013] is (lost|late)", outcome.output[rank])
+
+
 def test_a_nan_in_a_stored_gradient_is_named(tmp_path: Path) -> None:
     statement = "next(net.parameters()).grad.fill_(float('nan'))"
     output = "".join(forked(3, statement, tmp_path, finite="1").output)
