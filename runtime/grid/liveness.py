@@ -8,10 +8,10 @@ So a rank always ends, within its timeout and a few seconds.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,13 +27,11 @@ from synth.runtime.grid.launched_job import (
     store_keeper,
 )
 from synth.runtime.grid.local_processes import (
-    birth,
     end_lost,
     end_sibling,
     is_halted,
     is_orphan,
     is_running,
-    is_stopped,
     siblings,
     siblings_by_fate,
 )
@@ -284,19 +282,33 @@ class Watch(Heartbeats):
             self.store_fault = reason_of(error)
 
     def missing(self) -> str:
-        """The ranks that have sent no heartbeat at all. Ends those of this machine."""
-        named, processes = [], siblings()
-        for rank, key in enumerate(self.keys):
-            keeps_store = rank == self.keeper and not agent_store()
-            if keeps_store or self.store.check([key]):
-                continue  # the keeper answers, even if it waits for others to come
-            pid = processes.get(self.members[rank])
-            stopped = pid is not None and is_stopped(pid)
-            how = "was stopped before it came" if stopped else "never came"
-            named.append(f"; {self.name_of(rank)} is lost, it {how}")
-            if pid is not None and (stopped or self.heeds_launcher()):
-                end_lost(socket.gethostname(), pid, birth(pid))
-        return "".join(named[:8])
+        """The ranks that are gone before all have met, else those that have not come.
+
+        Of this machine, it ends those that are stopped, or have not come.
+        """
+        gone, absent, late = list[str](), list[str](), dict[int, str]()
+        ended, stopped = siblings_by_fate()
+        for index, rank in enumerate(self.members):
+            name = f"; {self.name_of(index)} is lost, it"
+            if index == self.keeper and not agent_store():
+                continue  # it answers, even if it waits for others to come
+            if self.store.check([self.keys[index]]):
+                sign = json.loads(self.store.get(self.keys[index]))
+                if sign[1] == "here" and is_halted(*sign[5:]):
+                    gone.append(f"; {self.lost(sign)}")
+            elif rank in stopped:
+                gone.append(f"{name} was stopped before it came")
+                end_sibling(rank)
+            elif rank in ended:
+                gone.append(f"{name} never came")
+            elif rank not in siblings():
+                absent.append(f"{name} never came")
+            else:
+                late[rank] = f"{name} never came"
+        if not gone and not absent and self.heeds_launcher():
+            for rank in late:
+                end_sibling(rank)
+        return "".join((gone or absent or list(late.values()))[:8])
 
     def lost_or_late(self) -> str:
         """The ranks that are lost, else those that are late. Ends the lost ones."""
