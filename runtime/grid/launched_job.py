@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -79,3 +80,11 @@ def say(line: str, to: Any = None) -> None:
     stream = to or sys.stdout
     stream.write(line + "\n")
     stream.flush()
+
+
+def say_at_once(line: str) -> None:
+    """Print one line to standard error from this thread; not if that would block."""
+    wish = select.poll()
+    wish.register(2, select.POLLOUT)
+    if wish.poll(0):
+        os.write(2, f"{line}\n".encode()[: select.PIPE_BUF])

@@ -24,6 +24,7 @@ from synth.runtime.grid.launched_job import (
     ends_within,
     reason_of,
     say,
+    say_at_once,
     store_keeper,
 )
 from synth.runtime.grid.local_processes import (
@@ -195,7 +196,7 @@ class Watch(Heartbeats):
             try:
                 self.state, begin = "failed", time.monotonic()
                 if not ends_within(LAST_WORDS, lambda: self.speak(reason)):
-                    ends_within(TICK, lambda: say(self.told(reason), sys.stderr))
+                    say_at_once(self.told(reason))
                 self.keep_store(begin + LAST_WORDS)
             finally:
                 os._exit(6)
