@@ -175,9 +175,12 @@ class Nest:
 
     def framed(self, tensor: Tensor) -> tuple[Axis, ...]:
         """The axes along which a block touches other rows of a tensor than its own: a window of them."""
-        if tensor == "Ker":
-            return ()
-        return tuple(axis for axis in SPATIAL if (axis in self.turned) == (tensor == "Out"))
+        return self._framed[tensor]
+
+    @cached_property
+    def _framed(self) -> dict[Tensor, tuple[Axis, ...]]:
+        rows = tuple(axis for axis in SPATIAL if axis not in self.turned)
+        return {"In": rows, "Ker": (), "Out": tuple(axis for axis in SPATIAL if axis in self.turned)}
 
     def rows(self, axis: Axis, block: Interval) -> tuple[Interval, Interval]:
         """The rows of In and of Out along a spatial axis that a block of the loop touches."""

@@ -19,6 +19,7 @@ by input rows change the tensor of `Rows` only. Residue classes of a dilation ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -160,6 +161,15 @@ class Tree:
             if isinstance(node, Gather | Reduce):
                 yield node
 
+    def repeats(self, move: Collective) -> tuple[Axis, ...]:
+        """The loops that come back to each panel of a tensor, outermost first.
+
+        They are around the innermost loop on which the panel changes, as `nest.Access.loads` counts.
+        """
+        changing = [place for place, axis in enumerate(self.loop.axes) if axis in move.changes]
+        around = self.loop.axes[: changing[-1]] if changing else ()
+        return tuple(axis for axis in around if axis not in move.changes)
+
     @property
     def fills(self) -> tuple[Tensor, ...]:
         """Tensors whose panels are used and copied into a slice that a later pass reuses."""
@@ -184,18 +194,8 @@ class PassProgram(Tree):
         return any(now[axis] != then[axis] for axis in node.changes)
 
     def loads(self, move: Collective) -> int:
-        """How often each panel of a tensor moves: more than once where an inner loop comes back to it.
-
-        The innermost loop on which the panel changes is repeated by every loop around it, as
-        `nest.Access.loads` counts.
-        """
-        count, pending = 1, 1
-        for axis in self.loop.axes:
-            if axis in move.changes:
-                count = pending
-            else:
-                pending *= getattr(self.pass_plan.counts, axis)
-        return count if move.changes else 1
+        """How often each panel of a tensor moves: more than once where an inner loop comes back to it."""
+        return math.prod(getattr(self.pass_plan.counts, axis) for axis in self.repeats(move))
 
 
 def pass_program(distribution: Distribution, pass_plan: PassPlan) -> PassProgram:

@@ -21,8 +21,8 @@ import numpy as np
 
 from synth.layer.axes import AXES, DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
-from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import PassProgram, pass_program
+from synth.schedule.pass_plan import PassPlan, Structure
+from synth.schedule.pass_program import PassProgram, Tree, pass_program
 from synth.schedule.process_lines import Array, Factors, alike, lines_of
 
 NAMES = ("In", "Ker", "Out", "halo")
@@ -107,13 +107,34 @@ class Visits(NamedTuple):
     @classmethod
     def of(cls, program: PassProgram, turned: tuple[Axis, ...] = ()) -> Visits:
         """The visits of a schedule tree of a nest with some turned axes."""
-        plan = program.pass_plan
-        loads = {move.tensor: program.loads(move) for move in program.collectives()}
-        streams = {tensor: plan.structure.streams(tensor) for tensor in TENSORS}
+        return VisitForm.of(program, program.pass_plan.structure, turned).visits(program.pass_plan.counts)
+
+
+class VisitForm(NamedTuple):
+    """How tile counts decide the visits: equal for all plans with one structure.
+
+    Axes are places in `AXES`.
+    """
+
+    written: Tensor
+    reuses: frozenset[Tensor]
+    repeats: tuple[tuple[int, ...], ...]  # the loops that come back to each panel, by tensor
+    tiled: tuple[int | None, ...]  # the loops that count along d, h and w; None where `Visits.rows` is 1
+
+    @classmethod
+    def of(cls, tree: Tree, plan: Structure, turned: tuple[Axis, ...] = ()) -> VisitForm:
+        """The form of a schedule tree of a nest with some turned axes."""
+        repeats = {move.tensor: tuple(map(AXES.index, tree.repeats(move))) for move in tree.collectives()}
         framed: dict[Axis, Tensor] = {axis: "Out" if axis in turned else "In" for axis in SPATIAL}
-        tiled = {axis for axis in SPATIAL if streams[framed[axis]] and framed[axis] in loads}
-        rows = tuple(getattr(plan.counts, axis) if axis in tiled else 1 for axis in SPATIAL)
-        return cls(plan.written, plan.reuses, tuple(loads.get(t, 1) for t in TENSORS), rows)
+        tiled = {axis for axis in SPATIAL if plan.streams(framed[axis]) and framed[axis] in repeats}
+        rows = tuple(AXES.index(axis) if axis in tiled else None for axis in SPATIAL)
+        return cls(plan.written, plan.reuses, tuple(repeats.get(t, ()) for t in TENSORS), rows)
+
+    def visits(self, counts: PerAxis) -> Visits:
+        """The visits of the plan with these tile counts."""
+        loads = tuple(math.prod([counts[place] for place in places]) for places in self.repeats)
+        rows = tuple(1 if place is None else counts[place] for place in self.tiled)
+        return Visits(self.written, self.reuses, loads, rows)
 
 
 def received(distribution: Distribution, pass_plan: PassPlan) -> Received:

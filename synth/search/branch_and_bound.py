@@ -32,7 +32,7 @@ from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
 from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
-from synth.search.range_memory import RangeMemory
+from synth.search.range_memory import RangeMemory, Step
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import StepFloors, choose_training_tilings, preferred_orders, reuse_choices
@@ -273,10 +273,10 @@ class _Search:
             return 0
         fewest: int | None = None
         sure = False
-        for choice, bound, least, most in self._memory_bounds(grids, turned):
+        for choice, bound, least, most, step in self._memory_bounds(grids, turned):
             if bound > limit:
                 continue
-            words = self._fewest_reusing(choice, least, most, limit)
+            words = self._fewest_reusing(choice, least, most, step, limit)
             fewest = words if fewest is None else min(fewest, words)
             sure = sure or not self.effort.assumes
             sure = sure or self.effort.raised(bound, least, most, choice) <= limit
@@ -285,14 +285,14 @@ class _Search:
             return None
         return fewest
 
-    def _fewest_reusing(self, turned: tuple[Axis, ...], least: PerAxis, most: PerAxis, limit: int) -> int:
+    def _fewest_reusing(
+        self, turned: tuple[Axis, ...], least: PerAxis, most: PerAxis, step: Step, limit: int
+    ) -> int:
         """A lower bound of the words of grids with some turned axes: passes reuse what the memory allows."""
-        size = min(self.procs, most.size)
-        by_words = self._by_words(self.ranges.copied(least, turned), size)
+        by_words = self._by_words(self.ranges.copied(least, turned), min(self.procs, most.size))
         if len(by_words) == 1:
             return by_words[0][1]
         memory = self._least_memory(turned)
-        step = memory.step(least, most, size)
         fitting = (words for reused, words in by_words if memory.reusing(reused, step) <= limit)
         return next(fitting, by_words[-1][1])
 
@@ -303,8 +303,8 @@ class _Search:
 
     def _memory_bounds(
         self, grids: Range | PerAxis, turned: tuple[Axis, ...] | None = None
-    ) -> Iterator[tuple[tuple[Axis, ...], int, PerAxis, PerAxis]]:
-        """For each choice of turned axes, a lower bound of the memory in words; first and last grid."""
+    ) -> Iterator[tuple[tuple[Axis, ...], int, PerAxis, PerAxis, Step]]:
+        """For each choice of turned axes, a lower bound of the memory in words; first and last grid; step."""
         if isinstance(grids, PerAxis):
             least = most = grids
         else:
@@ -312,7 +312,8 @@ class _Search:
         size = min(self.procs, most.size)
         choices = self.ranges.turns(most, self.request.turned) if turned is None else [turned]
         for each in choices:
-            yield each, self._least_memory(each)(least, most, size), least, most
+            step = (memory := self._least_memory(each)).step(least, most, size)
+            yield each, memory(least, most, size, step), least, most, step
 
     def _least_memory(self, turned: tuple[Axis, ...]) -> RangeMemory:
         """Lower bounds of the memory of grids with some turned axes."""
@@ -366,12 +367,11 @@ class _Search:
                 footprints=footprints,
                 tally=self.tally,
             )
-        template = PassPlan(pass_=request.pass_)
         return choose_tiling(
             distribution,
             request.stationary,
             limit_words,
-            template,
+            PassPlan(pass_=request.pass_),
             request.panels,
             most_words,
             enough,

@@ -12,6 +12,7 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.volume import Received, Visits, received
 from synth.search.tiling_search import TilingChoice, TilingSearch
+from synth.search.tiling_words import TilingWords
 
 FORWARD = PassPlan()
 
@@ -53,7 +54,10 @@ def choose_tiling(
 
 
 class PassTilings:
-    """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`."""
+    """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`.
+
+    words: known ones of the distribution, by visits.
+    """
 
     def __init__(
         self,
@@ -62,11 +66,12 @@ class PassTilings:
         template: PassPlan,
         panels: int | None,
         tally: Tally | None = None,
+        words: dict[Visits, int] | None = None,
     ) -> None:
         self.tally = tally or Tally()
         self.footprints, self.stationary = footprints, stationary
         self.template, self.panels = template, panels
-        self.words: dict[Visits, int] = {}
+        self.words = TilingWords(footprints.distribution, template, words)
 
     @cached_property
     def least_memory(self) -> int:

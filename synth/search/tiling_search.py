@@ -14,19 +14,21 @@ Inner tiles reload words, so the search tries them only if no number of panels f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, product
+
+import numpy as np
 
 from synth.base.arithmetic import divisors
 from synth.layer.axes import LACKED_INDEX, SPATIAL, PerAxis, Tensor
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
-from synth.schedule.pass_program import PassProgram, lowered, pass_program
-from synth.schedule.volume import Visits, received, received_by
-from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
+from synth.schedule.pass_program import pass_program
+from synth.schedule.volume import Visits, received
+from synth.search.tile_counts import FEW, count_from, thinned, tile_counts
+from synth.search.tiling_words import Array, TilingWords, merge
 
 PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
 PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
@@ -51,8 +53,7 @@ class TilingChoice:
 class TilingSearch:
     """One search: a pass on one distribution, with one limit.
 
-    most_words: see `pass_tilings.choose_tiling`. words: visits -> the words that the most receiving process
-    receives; searches of one pass share them.
+    most_words: see `pass_tilings.choose_tiling`. words: of the tilings; searches of one pass share them.
     """
 
     def __init__(
@@ -62,15 +63,14 @@ class TilingSearch:
         panels: int | None,
         limit_words: int | None,
         most_words: int | None,
-        words: dict[Visits, int],
+        words: TilingWords,
     ) -> None:
         self.footprints, self.limit_words, self.most_words = footprints, limit_words, most_words
         self.distribution = footprints.distribution
-        self.template, self.panels = template, panels
+        self.template, self.panels, self.words = template, panels, words
         self.most = panels or PANELS
         self.work = self.distribution.most_work
         self.best: TilingChoice | None = None
-        self._words = words
         self._ties = (0, 0)  # the words of the last tie with the best plan, and how many were met
         self.examined = 0  # memories of plans
 
@@ -79,17 +79,9 @@ class TilingSearch:
         self.examined += 1
         return self.limit_words is None or self.footprints.memory(pass_plan).words <= self.limit_words
 
-    def visits(self, pass_plan: PassPlan) -> Visits:
-        """The visits of tiles, which determine the words of a plan."""
-        d = self.distribution
-        tree = lowered(pass_plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
-        return Visits.of(PassProgram(**vars(tree), pass_plan=pass_plan), d.nest.turned)
-
-    def words(self, visits: Visits) -> int:
-        """The words that the most receiving process receives. Plans with equal visits share the result."""
-        if visits not in self._words:
-            self._words[visits] = received_by(self.distribution, visits).most_with()
-        return self._words[visits]
+    def _words(self, pass_plan: PassPlan) -> int:
+        """The words that the most receiving process receives."""
+        return self.words.of(pass_plan.stationary, pass_plan.counts, pass_plan.swapped)
 
     def try_stationary(self, tensor: Tensor) -> None:
         """Compare the plans with one stationary tensor with the best plan so far."""
@@ -100,7 +92,7 @@ class TilingSearch:
                 self._keep_if_better(pass_plan)
 
     def _keep_if_better(self, pass_plan: PassPlan) -> None:
-        words = self.words(self.visits(pass_plan))
+        words = self._words(pass_plan)
         if not self._is_useless(words, pass_plan.steps):
             self.best = TilingChoice((pass_plan,), words, self.footprints.memory(pass_plan).words)
 
@@ -131,12 +123,12 @@ class TilingSearch:
         A level is skipped if a plan of an earlier level moves no more words than this level's lower bound.
         """
         untiled = self._plan(tensor)
-        floor = self.words(self.visits(untiled))
+        floor = self._words(untiled)
         if self._is_useless(floor, 1):
             return
         for pass_plan in self._panels(tensor, ONES, floor):
             yield pass_plan
-            if self.words(self.visits(pass_plan)) == floor and pass_plan.steps <= self.most:
+            if self._words(pass_plan) == floor and pass_plan.steps <= self.most:
                 return
         if self._is_useless(floor, 1):
             return
@@ -155,15 +147,16 @@ class TilingSearch:
         stream, outer, inner = self._plan(tensor, swapped=swapped).order
         for counts in self._that_fit(tensor, outer, ONES, stream + inner):
             least, steps = self._reloaded(tensor, counts, inner, swapped), 2 * counts.size
-            if self._is_useless(self.words(least._replace(rows=(1, 1, 1))), steps):
+            if self._is_useless(self.words.most(least._replace(rows=(1, 1, 1))), steps):
                 return
-            if not self._is_useless(self.words(least), steps):
-                yield from self._inner(tensor, inner, counts, self.words(least), swapped)
+            words = self.words.most(least)
+            if not self._is_useless(words, steps):
+                yield from self._inner(tensor, inner, counts, words, swapped)
 
     def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
         """The least visits of plans that have an outer loop with these counts and an inner loop."""
         twice = counts.with_("b" if inner == "x" else inner, 2)
-        visits = self.visits(self._plan(tensor, twice, swapped))
+        visits = self.words.visits(tensor, twice, swapped)
         return visits if PassPlan(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
 
     def _inner(
@@ -177,20 +170,16 @@ class TilingSearch:
         stream = PassPlan(tensor).stream
 
         def useful(counts: PerAxis) -> bool:
-            inner = _merge(outer, counts)
-            words = self._fewest_with(tensor, inner, swapped)
+            inner = merge(outer, counts)
+            words = self.words.of(tensor, inner, swapped)  # panels along x may add shared rows to them
             return not self._is_useless(words, inner.size) and not self._is_another_tie(words)
 
         for counts in self._that_fit(tensor, composite, outer, stream, useful):
-            inner = _merge(outer, counts)
+            inner = merge(outer, counts)
             for pass_plan in self._panels(tensor, inner, enough, swapped):
                 yield pass_plan
-                if composite == "x" and self.words(self.visits(pass_plan)) <= enough:
+                if composite == "x" and self._words(pass_plan) <= enough:
                     return
-
-    def _fewest_with(self, tensor: Tensor, inner: PerAxis, swapped: bool) -> int:
-        """The fewest words of plans with some inner tiles: panels along x may add shared rows to them."""
-        return self.words(self.visits(self._plan(tensor, inner, swapped)))
 
     def _panels(
         self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False
@@ -203,10 +192,10 @@ class TilingSearch:
         stream, wanted = PassPlan(tensor).stream, self._wanted(tensor)
 
         def planned(panels: PerAxis) -> PassPlan:
-            return self._plan(tensor, _merge(panels, inner), swapped)
+            return self._plan(tensor, merge(panels, inner), swapped)
 
         if stream == "x":
-            yield from islice(self._fitting(map(planned, self._x_panels(wanted)), enough), FEW)
+            yield from islice(self._x_panels(tensor, wanted, inner, enough, swapped), FEW)
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
@@ -229,16 +218,36 @@ class TilingSearch:
             coarser = filter(fits, range(1, wanted))
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
-    def _fitting(self, pass_plans: Iterable[PassPlan], enough: int) -> Iterator[PassPlan]:
-        """The useful ones that fit, until one moves at most `enough` words."""
-        for pass_plan in pass_plans:
-            words = self.words(self.visits(pass_plan))
-            if self._is_useless(words, pass_plan.steps) or self._is_another_tie(words):
-                continue
-            if self.fits(pass_plan):
-                yield pass_plan
-                if words <= enough:
-                    return
+    def _x_panels(
+        self, tensor: Tensor, wanted: int, inner: PerAxis, enough: int, swapped: bool
+    ) -> Iterator[PassPlan]:
+        """The useful plans with panels along x that fit, until one moves at most `enough` words."""
+        panels = self.words.x_panels(min(wanted, self.work.b), alone=self.limit_words is None)
+        words, steps = self.words.of_panels(tensor, panels, inner, swapped), panels.steps(inner.size)
+        begin, end = 0, len(words)
+        while begin < end:
+            for place in (self._useful(words[begin:], steps[begin:]) + begin).tolist():
+                begin = place + 1
+                if self._is_another_tie(moved := int(words[place])):
+                    continue
+                pass_plan = self._plan(tensor, merge(panels.counts[place], inner), swapped)
+                if self.fits(pass_plan):
+                    yield pass_plan
+                    if moved <= enough:
+                        return
+                    break  # others may have become useless
+            else:
+                return
+
+    def _useful(self, words: Array, steps: Array) -> Array:
+        """The places of plans that are better than the best so far: the opposite of `_is_useless`."""
+        useful = np.ones(len(words), bool)
+        if self.most_words is not None:
+            useful = words <= self.most_words
+        if self.best is not None:
+            best, fewer = self.best.words, max(self.best.first.steps, self.most)
+            useful &= (words < best) | ((words == best) & (np.maximum(steps, self.most) < fewer))
+        return np.flatnonzero(useful)
 
     def _rotating(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
         """The numbers of panels from `low` to `high` that allow rotation."""
@@ -246,15 +255,6 @@ class TilingSearch:
         parts = {dict(cuts[t]).get(stream, 1) for t in self.template.reads if t != tensor}
         counts = {n for each in parts for n in divisors(each) if low <= n <= high}
         return [n for n in counts if rotated(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
-
-    def _x_panels(self, wanted: int) -> list[PerAxis]:
-        """Panels along x in the order of preference: the wanted number, more, fewer."""
-        best = PerAxis(b=min(wanted, self.work.b))
-        if self.limit_words is None:
-            return [best]
-        finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
-        known = set(finer)
-        return [best, *finer, *(n for n in self._x_counts if n not in known)]
 
     def _that_fit(
         self,
@@ -267,11 +267,11 @@ class TilingSearch:
         """Useful counts of an inner loop, coarsest first: with the finest tiles along `rest` they fit."""
 
         def can_fit(counts: PerAxis) -> bool:
-            finest = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
+            finest = (merge(merge(outer, counts), each) for each in self._finest(rest))
             return any(self.fits(self._plan(tensor, each)) for each in finest)
 
         if composite == "x":
-            tilings = [n for n in self._x_counts if n.size > 1]
+            tilings = [n for n in self.words.x_counts if n.size > 1]
             if outer.size == 1 and len(rest) > 1:  # an outer loop, whose reloads matter more than its rows
                 tilings.sort(key=lambda n: n.size)
             yield from filter(can_fit, filter(useful, tilings))
@@ -299,7 +299,7 @@ class TilingSearch:
         for axis in ("w", "h", "d", "b"):
 
             def fits(count: int, axis: str = axis, inner: PerAxis = inner) -> bool:
-                fine = (_merge(inner.with_(axis, count), each) for each in self._finest(rest))
+                fine = (merge(inner.with_(axis, count), each) for each in self._finest(rest))
                 return any(self.fits(self._plan(tensor, each)) for each in fine)
 
             most = getattr(inner, axis)
@@ -333,8 +333,7 @@ class TilingSearch:
         return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
 
     def _plan(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> PassPlan:
-        t = self.template
-        return PassPlan(tensor, counts, swapped, t.pass_, t.reuses, t.saves)
+        return self.words.plan(tensor, counts, swapped)
 
     def _wanted(self, tensor: Tensor) -> int:
         """The number of panels without a memory limit. It is 1 if few words are streamed.
@@ -347,16 +346,3 @@ class TilingSearch:
         words = sum(self.footprints.slice(node.tensor) for node in (*loop.gathers, *loop.reduces))
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))
-
-    @cached_property
-    def _x_counts(self) -> list[PerAxis]:
-        """Tile counts along x, those that read the fewest rows first."""
-        nest = self.distribution.nest
-        spatial = tuple(
-            (nest.windows[a], getattr(nest.extents, a), getattr(self.distribution.grid, a)) for a in SPATIAL
-        )
-        return [PerAxis(b=b, d=d, h=h, w=w) for b, d, h, w in x_counts(self.work.b, spatial)]
-
-
-def _merge(one: PerAxis, other: PerAxis) -> PerAxis:
-    return PerAxis(*(a * b for a, b in zip(one, other, strict=True)))

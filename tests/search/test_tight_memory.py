@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import reduce
 from itertools import product
 from operator import add
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brute_force import all_grids, all_pass_plans
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis_problems import distributions, small_nests
 
 from synth.base.errors import InfeasibleError, InputError
-from synth.layer.axes import TENSORS
+from synth.layer.axes import TENSORS, Axis, PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import TASKS, Task
@@ -28,13 +30,14 @@ from synth.planning.plan_json import to_json
 from synth.reports.text import report
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
-from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import pass_program
+from synth.schedule.pass_plan import PassPlan, Structure
+from synth.schedule.pass_program import Tree, pass_program
 from synth.schedule.training_memory import unused_resident_words
-from synth.schedule.volume import Received, Visits, received
+from synth.schedule.volume import Received, VisitForm, Visits, received
 from synth.search.branch_and_bound import _Search
-from synth.search.pass_tilings import choose_tiling
+from synth.search.pass_tilings import PassTilings, choose_tiling
 from synth.search.request import Optimum, Request
+from synth.search.tiling_words import TilingWords
 from synth.search.training_step import choose_training_tilings, pass_templates, reuse_choices
 
 GUARD = 20  # seconds of processor time on a busy machine; two on a quiet one
@@ -77,6 +80,32 @@ def test_a_tiling_is_found_if_it_moves_as_many_words_as_may_be(d: Distribution, 
         same, _ = choose(d, TENSORS, limit, most_words=best.words)
         assert same == best
         assert choose(d, TENSORS, limit, most_words=best.words - 1)[0] is None
+
+
+def test_visits_are_derived_once_from_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each tiling that is compared; only the order of the inner loops may differ."""
+    derive, trees, examined = VisitForm.of, Counter[object](), Counter[object]()
+
+    def derived(tree: Tree, plan: Structure, turned: tuple[Axis, ...] = ()) -> VisitForm:
+        trees[plan] += 1
+        return derive(tree, plan, turned)
+
+    visits = TilingWords.visits
+
+    def counted(words: TilingWords, *tiles: Any) -> Visits:
+        examined[words.template] += 1
+        return visits(words, *tiles)
+
+    monkeypatch.setattr(VisitForm, "of", derived)
+    monkeypatch.setattr(TilingWords, "visits", counted)
+    nest = Layer.conv2d((4, 48, 20, 18), 64, 3, padding=1).nest
+    footprints = Footprints(Distribution(nest, PerAxis(b=2, c=2, k=2)))
+    tilings = PassTilings(footprints, TENSORS, PassPlan(), None)
+    found = tilings.choose(tilings.least_memory)
+    assert found is not None
+    assert found.used_words == tilings.least_memory
+    assert examined.total() > 5 * trees.total()
+    assert max(trees[plan] for plan in trees) <= 1 + 2  # twice for the tilings, once for `received`
 
 
 def within(nest: Nest, procs: int, task: Task, turns: bool, share: float) -> Request:
