@@ -42,7 +42,8 @@ MISSING = 1.0  # seconds without a process that was there, which a glance can mi
 UNSEEN = (
     10.0  # the same of one that was never there: a busy launcher may still start it
 )
-PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer
+PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer;
+# until a rank is missed that was never there, or is stopped, before all have met
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
@@ -174,8 +175,8 @@ class Watch(Heartbeats):
         self.beside |= set(self.members) - gone
         fates = (
             (gone & self.beside, MISSING, "ended"),
-            (gone - self.beside, min(UNSEEN, self.timeout / 2), "ended"),
-            (stopped, self.timeout / 2, "was stopped"),
+            (gone - self.beside, min(UNSEEN, PATIENCE * self.timeout), "ended"),
+            (stopped, PATIENCE * self.timeout, "was stopped"),
         )
         for ranks, patience, fate in fates:
             for rank in sorted(ranks & set(self.members)):
@@ -237,6 +238,8 @@ class Watch(Heartbeats):
         if self.gone_since and not self.met:  # the first that were gone
             first = min(self.gone_since.values())
             lost = [r for (r, _), since in self.gone_since.items() if since == first]
+            for rank in lost:
+                end_sibling(rank)  # if it is stopped, and has not ended
             names = [self.name_of(self.members.index(rank)) for rank in sorted(lost)]
             return "".join(f"; {name} is lost" for name in names[:8])
         keeper = self.keeper
