@@ -199,10 +199,11 @@ class NetworkPlan:
         work = "training step" if self.request.training else "forward pass"
         work += " with resident weights" if self.request.resident_weights else ""
         unit = " words received" if self.request.objective == "words" else ""
+        held = self.used_bytes if self.limit_bytes is None else self.memory.most * self.word_bytes
         again = f" and {show_words(self.recomputed_words)} again" if self.recomputed_words else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
             f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)}{unit} per process{again}{beside}; "
-            f"{show_bytes(self.used_bytes)} per process"
+            f"{show_bytes(held)} per process"
         )

@@ -99,7 +99,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": words_by_tensor(layer_class, placed, plan, whole),
+            "words": words_by_tensor(layer_class, placed, tiling, plan, whole),
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
             "whole": whole,

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 from synth.layer.axes import LACKS
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import slice_words
 from synth.network.plan.plan import NetworkPlan
+from synth.schedule.distribution import Distribution
+from synth.schedule.volume import received
+from synth.search.tiling_search import TilingChoice
 
 
 def moved_words(plan: NetworkPlan) -> int:
     """Those in layers and between them, and those of the gradients of whole weights."""
     moved = sum(plan.edge_words.values())
-    for kind, placed, whole in zip(plan.layer_classes, plan.placed_grids, plan.whole, strict=True):
-        moved += sum(words_by_tensor(kind, placed, plan, whole).values())
+    rows = zip(plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole, strict=True)
+    for kind, placed, tiling, whole in rows:
+        moved += sum(words_by_tensor(kind, placed, tiling, plan, whole).values())
         sharing = placed.grid.of(LACKS["Ker"])
         moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0
     return moved
 
 
 def words_by_tensor(
-    layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan, whole: bool
+    layer_class: LayerClass, placed: PlacedGrid, tiling: TilingChoice, plan: NetworkPlan, whole: bool
 ) -> dict[str, int]:
-    """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""
+    """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound.
+
+    Within a limit of memory, tiles may receive the same words again.
+    """
     request = plan.request
-    resident = request.resident_of(whole)
-    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, resident)
+    nest, resident = layer_class.nest.turn(placed.turned), request.resident_of(whole)
+    boxes = OwnedBoxes(nest, [placed], request.procs, resident)
     _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
-    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
+    found = {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
+    if request.limit_bytes is None or not layer_class.weighted:
+        return found
+    distribution = Distribution(nest, placed.grid, resident=resident, ghosts=False)
+    tiled = reduce(add, (received(distribution, each) for each in tiling.pass_plans)).most()
+    return {tensor: max(each, tiled[tensor]) for tensor, each in found.items()}

@@ -91,8 +91,26 @@ class PlanMemory:
             fitting = [option for option in row if self._fits(layer_class, option.placed)]
             if not fitting:
                 return None
-            result.append(fitting)
+            result.append([self._with_reloads(layer_class, option) for option in fitting])
         return result
+
+    def _with_reloads(self, layer_class: LayerClass, option: LayerOption) -> LayerOption:
+        again = self.reloaded_words(layer_class, option.placed)
+        return replace(option, cost=option.cost + again) if again else option
+
+    def reloaded_words(self, layer_class: LayerClass, placed: PlacedGrid) -> int:
+        """Words that the limit makes a rank receive again: slices that it cannot hold from tile to tile.
+
+        Seconds of layers do not contain these: 0 where time is planned.
+        """
+        limit_words = self._limit_words(layer_class)
+        if limit_words is None or self.request.objective != "words":
+            return 0
+        ample = self._tiling_within(layer_class, placed, None)
+        if ample is None or ample.used_words <= limit_words:
+            return 0
+        found = self.tiling(layer_class, placed)
+        return 0 if found is None else max(0, found.words - ample.words)
 
     def require_fitting(self, classes: Sequence[LayerClass], table: Options) -> list[list[LayerOption]]:
         """The options that fit; raises `InfeasibleError` if a layer has none."""
@@ -131,7 +149,11 @@ class PlanMemory:
 
         whole: in training, whether ranks hold whole slices of Ker.
         """
-        limit_words = self._limit_words(layer_class)
+        return self._tiling_within(layer_class, placed, self._limit_words(layer_class), whole)
+
+    def _tiling_within(
+        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None, whole: bool = False
+    ) -> TilingChoice | None:
         key = (layer_class, placed.grid, placed.turned, limit_words, whole)
         if key not in self._tilings:
             self._tilings[key] = self._choose_tiling(layer_class, placed, limit_words, whole)[0]

@@ -341,7 +341,10 @@ class _NetworkPlanner:
             placed_grids=tuple(grids),
             layer_costs=tuple(each.total for each in steps.layers)
             if steps
-            else tuple(each.cost for each in chosen),
+            else tuple(
+                self.candidates[k].cost(option.placed) + self.memory.reloaded_words(kind, option.placed)
+                for k, kind, option in zip(self.class_of, self.node_classes, chosen, strict=True)
+            ),
             edge_costs=_chosen_costs(priced, at),
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
             solution=solution,
