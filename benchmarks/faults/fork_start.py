@@ -49,7 +49,7 @@ at_start: list[Callable[[], None]] = []  # what a new process does before its pr
 def with_room() -> None:
     """Start this process anew, with space for the environments of those that it forks, if it has none."""
     if ROOM not in os.environ:
-        os.execve(sys.executable, sys.orig_argv, os.environ | {ROOM: "-" * 65536})
+        os.execve(sys.executable, sys.orig_argv, os.environ | {ROOM: "-" * 16384})
 
 
 def load() -> None:
@@ -60,9 +60,17 @@ def load() -> None:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
+    # torchrun's log names the caller; `inspect` reads every module for that, which takes long with so many
+    place = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
+    importlib.import_module(place).get_method_name = _caller  # type: ignore[attr-defined]
     importlib.import_module("torch").set_num_threads(1)
     gc.collect()
     gc.freeze()
+
+
+def _caller(depth: int = 2) -> str:
+    """The name of a function that waits for this one."""
+    return sys._getframe(depth).f_code.co_name
 
 
 def as_host(network: str, name: str) -> Callable[[], None]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.faults import fork_start
 from benchmarks.faults.cases import INSIDE, SIGNALS, Case, Outcome
@@ -25,7 +26,8 @@ PATIENCE = 40.0  # seconds after the timeout until what is left is killed
 LAYER = "conv2d: {input: [8, 8, 8, 8], out_channels: 8, kernel: [3, 3], padding: 1}\n"
 SLOW = "SYNTH_FAULT_PACE"  # of a rank: seconds
 TO_START = 120.0  # seconds in which a rank has been started, however busy the machine is
-LOOK = 0.05  # seconds between two looks at the processes
+LOOK = 0.1  # seconds between two looks at the processes
+NEW = 2.0  # seconds in which the environment of a process is read again
 PACE = 0.05  # mean seconds that a convolution, or a part of a training step, takes longer: cores stay free
 AT_START = """
 import ctypes, os, threading, time
@@ -131,7 +133,7 @@ class Look:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, f"{MARK}={folder}".encode()
-        self.others: dict[int, float] = {}  # process that is not of this run -> when it was seen first
+        self.known: dict[int, Seen] = {}  # by process
         self.ranks = 0  # how many were ranks
         self.delay = 0.0  # the longest that `wait` took beyond what it should
 
@@ -140,24 +142,47 @@ class Look:
         wanted, found, now = {self.mark, *filter(None, [mark])}, [], time.monotonic()
         self.ranks = 0
         present = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        self.others = {pid: self.others[pid] for pid in present if pid in self.others}
+        self.known = {pid: self.known[pid] for pid in present if pid in self.known}
         for pid in present:
-            if now - self.others.get(pid, now) > 2.0:
-                continue  # a new process may still show the environment of its parent
-            with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                given = set(file.read().split(b"\0"))
+            with suppress(OSError):
+                given = self._environment(pid, now)
                 if wanted <= given:
                     found.append(pid)
                     self.ranks += any(each.startswith(b"RANK=") for each in given)
-                elif self.mark not in given:
-                    self.others.setdefault(pid, now)
         return found
+
+    def _environment(self, pid: int, now: float) -> frozenset[bytes]:
+        """The environment of a process that runs; of another run's, or of a process that has ended, nothing.
+
+        It is read again as long as the process is new: it may still show the environment of its parent.
+        """
+        seen = self.known.get(pid)
+        if seen and now - seen.since > NEW:
+            return seen.given if seen.given and _runs(pid) else frozenset()
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            given = frozenset(file.read().split(b"\0"))
+        given = given if self.mark in given else frozenset()
+        self.known[pid] = Seen(given, seen.since if seen else now)
+        return given
 
     def wait(self) -> None:
         """Wait until the next look."""
         begin = time.monotonic()
         time.sleep(LOOK)
         self.delay = max(self.delay, time.monotonic() - begin - LOOK)
+
+
+class Seen(NamedTuple):
+    """given: the environment of a process, if it is of the run. since: when the process was seen first."""
+
+    given: frozenset[bytes]
+    since: float
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(") ")[2][:1] not in ("Z", "X")
 
 
 def prepared(forms: list[str], procs: list[int], folder: Path) -> None:
