@@ -31,7 +31,7 @@ for step in range(3):
 torch.testing.assert_close(total, loss.detach())
 for key, values in alone.state_dict().items():
     torch.testing.assert_close(state[key], values)
-dist.destroy_process_group()
+torch.distributed.destroy_process_group()
 """
 
 
