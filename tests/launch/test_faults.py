@@ -279,11 +279,11 @@ def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None
     program = tmp_path / "program.py"
     program.write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\n" + broken("pass"))
     begin = time.monotonic()
-    outcome = started([str(program)], 4, ["--timeout", "60"], 100)
+    outcome = started([str(program)], 4, ["--timeout", "90"], 130)
     assert re.search(
         r"rank [023] .*: failed, .*: rank 1 \(b=0 k=1\) ended before the ranks met", outcome.output
     )
-    assert time.monotonic() - begin < 40
+    assert time.monotonic() - begin < 60  # of which torch loads for 10 to 30, where other tests run beside
 
 
 def test_ranks_whose_launcher_ended_while_they_started_end(tmp_path: Path, processes: Processes) -> None:
