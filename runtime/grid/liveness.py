@@ -39,9 +39,7 @@ from synth.runtime.grid.local_processes import (
 
 TO_START = 2.0  # seconds in which a launcher usually has started all its ranks
 MISSING = 1.0  # seconds without a process that was there, which a glance can miss
-UNSEEN = (
-    10.0  # the same of one that was never there: a busy launcher may still start it
-)
+UNSEEN = 10.0  # the same of one that never was: a busy launcher may still start it
 PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer;
 # until a rank is missed that was never there, or is stopped, before all have met
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
@@ -291,7 +289,7 @@ class Watch(Heartbeats):
         Of this machine, it ends those that are stopped, or have not come.
         """
         gone, absent, late = list[str](), list[str](), dict[int, str]()
-        ended, stopped = siblings_by_fate()
+        (ended, stopped), here = siblings_by_fate(), siblings()
         for index, rank in enumerate(self.members):
             name = f"; {self.name_of(index)} is lost, it"
             if index == self.keeper and not agent_store():
@@ -305,7 +303,7 @@ class Watch(Heartbeats):
                 end_sibling(rank)
             elif rank in ended:
                 gone.append(f"{name} never came")
-            elif rank not in siblings():
+            elif rank not in here:
                 absent.append(f"{name} never came")
             else:
                 late[rank] = f"{name} never came"
