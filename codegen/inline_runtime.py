@@ -49,6 +49,7 @@ MODULES = (
     "comm/gradient_buckets",
     "comm/layout",
     "comm/exchanges",
+    "comm/adjoint",
     "comm/redistribute",
     "comm/prefetch",
     "layers/layer_program",

@@ -54,7 +54,7 @@ def around(held: Layout, owned: Layout | None = None) -> Words:
 
 
 def copied(held: Layout, owned: Layout, name: str) -> list[Exchange]:
-    """Those of `SumCopies`: the gradient of a parameter of which ranks hold copies."""
+    """Those of `sum_copies`: the gradient of a parameter of which ranks hold copies."""
     return [Exchange(none(held), around(held, owned), (name,))]
 
 

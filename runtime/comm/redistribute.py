@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.adjoint import same, with_adjoint
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
@@ -30,8 +30,11 @@ def redistribute(
     """
     if source.boxes == target.boxes:
         return shard
-    moved: torch.Tensor = Redistribute.apply(shard, source, target, count)  # type: ignore[no-untyped-call]
-    return moved
+    return with_adjoint(
+        shard,
+        lambda owned: fetch_boxes(owned, source, target, count),
+        lambda gradient: add_boxes(gradient, target, source, count),
+    )
 
 
 def sum_to_owners(
@@ -40,8 +43,39 @@ def sum_to_owners(
     """Add the partial sums of each word at its owner; the adjoint of `redistribute`."""
     if held.boxes == owned.boxes:
         return partial
-    summed: torch.Tensor = SumToOwners.apply(partial, held, owned, count)  # type: ignore[no-untyped-call]
-    return summed
+    return with_adjoint(
+        partial,
+        lambda parts: add_boxes(parts, held, owned, count),
+        lambda gradient: fetch_boxes(gradient, owned, held, count),
+    )
+
+
+def sum_copies(
+    values: torch.Tensor, held: Layout, owned: Layout, count: Count
+) -> torch.Tensor:
+    """Words that several ranks hold alike: the gradient is the sum over the copies.
+
+    It is added at the owners, and sent to every rank that holds the word.
+    """
+
+    def over_copies(gradient: torch.Tensor) -> torch.Tensor:
+        total = add_boxes(gradient, held, owned, count)
+        return fetch_boxes(total, owned, held, count)
+
+    return with_adjoint(values, same, over_copies)
+
+
+def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
+    """A replicated parameter: its gradient is all-reduced over a group."""
+
+    def over_ranks(gradient: torch.Tensor) -> torch.Tensor:
+        contiguous = torch.contiguous_format
+        total = gradient.to(sum_dtype(gradient.dtype), memory_format=contiguous)
+        total = total.clone() if total is gradient else total
+        dist.all_reduce(total, group=group)
+        return total.to(gradient.dtype)
+
+    return with_adjoint(values, same, over_ranks)
 
 
 def _exchanged(
@@ -73,83 +107,3 @@ def add_boxes(
 ) -> torch.Tensor:
     """`sum_to_owners` without autograd."""
     return _exchanged(return_rows, partial, held, owned, count)
-
-
-class Redistribute(torch.autograd.Function):
-    """From owned boxes to wanted boxes; gradients travel back and are added."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, shard: torch.Tensor, source: Layout, target: Layout, count: Count
-    ) -> torch.Tensor:
-        """The words of the target's box."""
-        ctx.place = source, target, count
-        return fetch_boxes(shard, source, target, count)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The sum of the gradients of all copies."""
-        source, target, count = ctx.place
-        shard = _exchanged(return_rows, gradient, target, source, count)
-        return shard, None, None, None
-
-
-class SumToOwners(torch.autograd.Function):
-    """Partial sums to the owner of each word; its gradient to all that held one."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, partial: torch.Tensor, held: Layout, owned: Layout, count: Count
-    ) -> torch.Tensor:
-        """The sums of the owned words."""
-        ctx.place = held, owned, count
-        return _exchanged(return_rows, partial, held, owned, count)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of every word, on each rank that held a partial sum of it."""
-        held, owned, count = ctx.place
-        partial = _exchanged(fetch_rows, gradient, owned, held, count)
-        return partial, None, None, None
-
-
-class SumGradient(torch.autograd.Function):
-    """A replicated parameter: its gradient is all-reduced over a group."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
-        """The same values."""
-        ctx.group = group
-        return values.view_as(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The sum over the ranks of the group."""
-        contiguous = torch.contiguous_format
-        total = gradient.to(sum_dtype(gradient.dtype), memory_format=contiguous)
-        total = total.clone() if total is gradient else total
-        dist.all_reduce(total, group=ctx.group)
-        return total.to(gradient.dtype), None
-
-
-class SumCopies(torch.autograd.Function):
-    """Words that several ranks hold alike: the gradient is the sum over the copies."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: torch.Tensor, held: Layout, owned: Layout, count: Count
-    ) -> torch.Tensor:
-        """The same values."""
-        ctx.place = held, owned, count
-        return values.view_as(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Sums at the owners, sent to every rank that holds the word."""
-        held, owned, count = ctx.place
-        total = _exchanged(return_rows, gradient, held, owned, count)
-        return _exchanged(fetch_rows, total, owned, held, count), None, None, None

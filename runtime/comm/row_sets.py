@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import through_host
@@ -54,45 +54,37 @@ class RowSets(NamedTuple):
 
 def fetch_row_sets(own: torch.Tensor, sets: RowSets, count: Count) -> torch.Tensor:
     """The words with the wanted rows, from the ranks that own them; differentiable."""
-    fetched: torch.Tensor = FetchRowSets.apply(own, sets, count)  # type: ignore[no-untyped-call]
-    return fetched
+    return with_adjoint(
+        own,
+        lambda values: _fetched(values, sets, count),
+        lambda gradient: _added(gradient, sets, count),
+    )
 
 
-class FetchRowSets(torch.autograd.Function):
-    """Wanted rows from their owners; their gradients travel back and are added."""
+def _fetched(own: torch.Tensor, sets: RowSets, count: Count) -> torch.Tensor:
+    """The words with the wanted rows of this rank."""
+    me = sets.owned.ranks.me
+    result = own.new_empty([len(rows) for rows in sets.mine])
+    sends = _by_peer(sets, lambda peer: _picked(own, sets.rows_of_owner(me, peer)))
+    sizes = _by_peer(sets, lambda peer: _sizes(sets, peer, me))
+    kept = _picked(own, sets.rows_of_owner(me, me))
+    if kept.numel():
+        result[sets.places(me, me)] = kept
+    for peer, piece in _exchange(own, sends, sizes, sets, count):
+        result[sets.places(peer, me)] = piece
+    return result
 
-    @staticmethod
-    def forward(
-        ctx: Any, own: torch.Tensor, sets: RowSets, count: Count
-    ) -> torch.Tensor:
-        """The words with the wanted rows of this rank."""
-        ctx.place = sets, count
-        me = sets.owned.ranks.me
-        result = own.new_empty([len(rows) for rows in sets.mine])
-        sends = _by_peer(sets, lambda peer: _picked(own, sets.rows_of_owner(me, peer)))
-        sizes = _by_peer(sets, lambda peer: _sizes(sets, peer, me))
-        kept = _picked(own, sets.rows_of_owner(me, me))
-        if kept.numel():
-            result[sets.places(me, me)] = kept
-        for peer, piece in _exchange(own, sends, sizes, sets, count):
-            result[sets.places(peer, me)] = piece
-        return result
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The sums of the gradients of the owned words."""
-        sets, count = ctx.place
-        me = sets.owned.ranks.me
-        sums = gradient.new_zeros(
-            shape(sets.owned.mine), dtype=sum_dtype(gradient.dtype)
-        )
-        sends = _by_peer(sets, lambda peer: gradient[sets.places(peer, me)])
-        sizes = _by_peer(sets, lambda peer: _sizes(sets, me, peer))
-        _add(sums, sets.rows_of_owner(me, me), gradient[sets.places(me, me)])
-        for peer, piece in _exchange(gradient, sends, sizes, sets, count):
-            _add(sums, sets.rows_of_owner(me, peer), piece)
-        return sums.to(gradient.dtype), None, None
+def _added(gradient: torch.Tensor, sets: RowSets, count: Count) -> torch.Tensor:
+    """The sums of the gradients of the owned words; the adjoint of `_fetched`."""
+    me = sets.owned.ranks.me
+    sums = gradient.new_zeros(shape(sets.owned.mine), dtype=sum_dtype(gradient.dtype))
+    sends = _by_peer(sets, lambda peer: gradient[sets.places(peer, me)])
+    sizes = _by_peer(sets, lambda peer: _sizes(sets, me, peer))
+    _add(sums, sets.rows_of_owner(me, me), gradient[sets.places(me, me)])
+    for peer, piece in _exchange(gradient, sends, sizes, sets, count):
+        _add(sums, sets.rows_of_owner(me, peer), piece)
+    return sums.to(gradient.dtype)
 
 
 def _by_peer(sets: RowSets, made: Callable[[int], Any]) -> dict[int, Any]:

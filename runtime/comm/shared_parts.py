@@ -96,6 +96,10 @@ class SharedParts:
         to_owners, _ = self._by_owner
         return self._by_rank(own, to_owners, self.owned.mine)
 
+    def broadcast(self, owned: torch.Tensor) -> torch.Tensor:
+        """(numbers, *own box), from the owned values; the adjoint of `owned_sums`."""
+        return self.from_owners([owned] * len(self.ranks))
+
     def from_owners(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """(numbers, *own box), from what the owners have for each rank.
 
@@ -142,7 +146,7 @@ class SharedParts:
                 parts = self._by_rank(own, self._around, mine)
             return combine(parts, within(mine, mine))
         total = combine(self.owned_parts(own), within(self.owned.mine, mine))
-        return self.from_owners([total] * len(self.ranks))
+        return self.broadcast(total)
 
     @cached_property
     def _alike(self) -> bool:

@@ -11,7 +11,7 @@ from synth.runtime.comm.exchanges import Exchange, copied, none, times
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import Count, SumCopies
+from synth.runtime.comm.redistribute import Count, sum_copies
 from synth.runtime.comm.shared_parts import gather_small, weighted_moments
 from synth.runtime.kernels.autocast import (
     autocast_dtype,
@@ -110,9 +110,9 @@ class BatchNorm(nn.Module):
         for values in (self.weight, self.bias):
             if self.local and not self.each.disjoint and values is not None:
                 held = self.each.layout
-                place = held, one_owner(held), self.count
-                values = SumCopies.apply(values, *place)  # type: ignore[no-untyped-call]
-            found.append(values)
+                found.append(sum_copies(values, held, one_owner(held), self.count))
+            else:
+                found.append(values)
         return found
 
     def _running_statistics(self) -> list[torch.Tensor | None]:

@@ -16,6 +16,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import Exchange, moved, summed, times
 from synth.runtime.comm.layout import Layout, disjoint, even
 from synth.runtime.comm.precision import sum_dtype
@@ -96,8 +97,8 @@ class Reduction(Step):
         own = self._own(shard, partial(torch.sum, dtype=dtype)) / self.divisor
         if self.parts.alone:
             return own
-        sums: torch.Tensor = _SumsAtOwners.apply(own.unsqueeze(0), self.parts)  # type: ignore[no-untyped-call]
-        return sums
+        parts = self.parts
+        return with_adjoint(own.unsqueeze(0), parts.owned_sums, parts.broadcast)
 
     def _extrema(self, shard: torch.Tensor) -> torch.Tensor:
         """The owned maxima or minima.
@@ -159,23 +160,6 @@ class Reduction(Step):
         parts = summed(self.held, self.parts.owned)
         found = [each._replace(forward=times(numbers, each.forward)) for each in parts]
         return moved(self.source, self.wanted) + found
-
-
-class _SumsAtOwners(torch.autograd.Function):
-    """Partial sums of values at their owners; a gradient goes to all that added."""
-
-    @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, parts: SharedParts) -> torch.Tensor:
-        """The sums of the owned values, (1, *owned box)."""
-        ctx.parts = parts
-        return parts.owned_sums(own)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradients of all values of which this rank had parts."""
-        parts: SharedParts = ctx.parts
-        return parts.from_owners([gradient] * len(parts.ranks)), None
 
 
 class _ExtremaAtOwners(torch.autograd.Function):

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.ranks import Ranks
@@ -73,28 +73,18 @@ def part_of(whole: torch.Tensor, held: Held) -> torch.Tensor:
     place = held.partition
     if place is None or (place.replicated and not place.refined and held.copies):
         return whole
-    part: torch.Tensor = OwnPart.apply(whole, held)  # type: ignore[no-untyped-call]
-    return part
+    shape = whole.shape
 
+    def cut(values: torch.Tensor) -> torch.Tensor:
+        return place.cut(values).clone(memory_format=torch.contiguous_format)
 
-class OwnPart(torch.autograd.Function):
-    """The own words of a value that every rank has whole."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, held: Held) -> torch.Tensor:
-        """A copy of the words."""
-        assert held.partition is not None
-        ctx.held, ctx.shape = held, whole.shape
-        return held.partition.cut(whole).clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def around(gradient: torch.Tensor) -> torch.Tensor:
         """Zero but for the own words. Over all ranks, every word is there once."""
-        place = ctx.held.partition
-        whole = gradient.new_zeros(place.layout.whole)
-        whole[within(place.box, place.frame)] = counted_once(gradient, ctx.held)
-        return whole.reshape(ctx.shape), None
+        spread = gradient.new_zeros(place.layout.whole)
+        spread[within(place.box, place.frame)] = counted_once(gradient, held)
+        return spread.reshape(shape)
+
+    return with_adjoint(whole, cut, around)
 
 
 def counted_once(gradient: torch.Tensor, held: Held) -> torch.Tensor:

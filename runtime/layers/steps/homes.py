@@ -6,12 +6,10 @@ gets them before it computes, and its gradients travel back.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import (
     Exchange,
     Words,
@@ -40,8 +38,13 @@ def fetched(values: torch.Tensor, home: Held, use: Held, count: Count) -> torch.
     """The words that a step uses, from the ranks that hold them; differentiable."""
     if home.partition is None:  # whole on every rank, and not trained
         return values if use.partition is None else use.partition.cut(values)
-    made: torch.Tensor = Fetch.apply(values, home, use, count)  # type: ignore[no-untyped-call]
-    return made
+    source, target = home.partition, use.partition
+    assert target is not None
+    return with_adjoint(
+        values,
+        lambda own: moved_words(own, source, target, count),
+        lambda gradient: _gradient_at_home(gradient, home, use, count),
+    )
 
 
 def write_back(
@@ -53,32 +56,20 @@ def write_back(
     own.copy_(moved_words(values, use.partition, home.partition, count))
 
 
-class Fetch(torch.autograd.Function):
-    """From the home of a parameter to the words that a step uses."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: torch.Tensor, home: Held, use: Held, count: Count
-    ) -> torch.Tensor:
-        """The words of the step's box."""
-        assert home.partition is not None
-        assert use.partition is not None
-        ctx.place = home, use, count
-        return moved_words(values, home.partition, use.partition, count)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient as its home wants it: whole, or in parts to be added there."""
-        home, use, count = ctx.place
-        place, part = home.partition, counted_once(gradient, use)
-        held = use.partition.layout
-        if held.whole != place.layout.whole:  # other refinements of one shape
-            whole = part.new_zeros(held.whole)
-            whole[within(use.partition.box, use.partition.frame)] = part
-            part = whole.reshape(place.layout.whole)
-            held = replicated(place.layout.whole, held.ranks)
-        return _at_home(part.contiguous(), held, home, count), None, None, None
+def _gradient_at_home(
+    gradient: torch.Tensor, home: Held, use: Held, count: Count
+) -> torch.Tensor:
+    """The gradient as its home wants it: whole, or in parts to be added there."""
+    place, used = home.partition, use.partition
+    assert place is not None
+    assert used is not None
+    part, held = counted_once(gradient, use), used.layout
+    if held.whole != place.layout.whole:  # other refinements of one shape
+        whole = part.new_zeros(held.whole)
+        whole[within(used.box, used.frame)] = part
+        part = whole.reshape(place.layout.whole)
+        held = replicated(place.layout.whole, held.ranks)
+    return _at_home(part.contiguous(), held, home, count)
 
 
 def _at_home(

@@ -9,7 +9,7 @@ from torch import nn
 
 from synth.runtime.comm.exchanges import Exchange, copied
 from synth.runtime.comm.layout import Layout, one_owner
-from synth.runtime.comm.redistribute import Count, SumCopies, SumGradient
+from synth.runtime.comm.redistribute import Count, sum_copies, sum_gradient
 from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.tensor.partition import Partition
 
@@ -38,12 +38,10 @@ class ReplicatedParams(nn.Module):
         values: torch.Tensor = getattr(self, name)
         held, owned = self.layouts[name], self.owners[name]
         if values.requires_grad and not held.whole:  # all ranks hold the scalar
-            summed: torch.Tensor = SumGradient.apply(values, held.ranks.group)  # type: ignore[no-untyped-call]
-            return summed
+            return sum_gradient(values, held.ranks.group)
         if not values.requires_grad or held.boxes == owned.boxes:
             return values
-        copied: torch.Tensor = SumCopies.apply(values, held, owned, self.count)  # type: ignore[no-untyped-call]
-        return copied
+        return sum_copies(values, held, owned, self.count)
 
     def all(self) -> list[torch.Tensor]:
         """The own boxes of all entries, in their order."""
