@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import on_device
 from ranks import free_port, run_forked
 
 from synth.codegen.render import render
@@ -20,18 +21,22 @@ from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
 
 
-def run_programs(plans: list[Plan], procs: int, folder: Path, seconds: float = 900) -> list[str]:
+def run_programs(
+    plans: list[Plan], procs: int, folder: Path, seconds: float = 900, texts: list[str] | None = None
+) -> list[str]:
     """The fault of each plan's program on `procs` ranks; "" if there is none.
+
+    texts: the programs, where they are not what `render` makes of the plans.
 
     Values are compared with torch by the program's own `--check`, words by step with the simulator's here.
     """
     folder.mkdir(parents=True)
-    for number, made in enumerate(plans):
-        (folder / f"{number}.py").write_text(render(made), encoding="utf-8")
+    for number, text in enumerate(texts or map(render, plans)):
+        (folder / f"{number}.py").write_text(text, encoding="utf-8")
     port = free_port()
     run_forked(_rank, [(str(folder), len(plans), rank, procs, port) for rank in range(procs)], seconds)
     told = "".join(path.read_text() for path in sorted(folder.glob("log-*")))
-    return [_fault(made, folder / f"reports-{number}", told) for number, made in enumerate(plans)]
+    return [_fault(made, procs, folder / f"reports-{number}", told) for number, made in enumerate(plans)]
 
 
 def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
@@ -46,15 +51,18 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
     from synth.runtime.program.world import World
 
     torch.set_num_threads(1)
+    on_device.enter(rank)
+    device = torch.device(on_device.asked_device() or "cpu")
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
 
     def start(plan: str, grid: dict[str, int], procs: int, *rest: object) -> World:
         """Join the other ranks in a new world, so that the names of groups start at 0 again."""
         dist.init_process_group(
-            "gloo", store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size
+            on_device.backend(), store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size
         )
         at = coordinates(rank, grid) if rank < grid_size(grid) else None
-        return World(rank, size, torch.device("cpu"), at, None)
+        made: World = program["main"].__globals__.get("World", World)(rank, size, device, at, None)
+        return made
 
     for number in range(count):
         sys.argv = ["program.py", "--check", "--report", str(Path(folder, f"reports-{number}"))]
@@ -72,12 +80,12 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
         store.wait([f"rank {peer} is done" for peer in range(size)])
 
 
-def _fault(made: Plan, reports: Path, told: str) -> str:
+def _fault(made: Plan, procs: int, reports: Path, told: str) -> str:
     found: list[dict[str, Any]] = [
         json.loads(path.read_text()) for path in sorted(reports.glob("rank-*.json"))
     ]
-    if len(found) != made.procs:
-        return f"{len(found)} of {made.procs} ranks left a report: {told[-300:]}"
+    if len(found) != procs:
+        return f"{len(found)} of {procs} ranks left a report: {told[-300:]}"
     passes = [(f"{s.pass_plan.pass_} " * bool(made.later), simulate(s)) for s in made.schedules]
     steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
     for rank, report in enumerate(found[: made.used_procs]):
