@@ -104,10 +104,12 @@ published: $(READY)
 networks: $(READY)
 	$(BIN)/python benchmarks/networks.py
 
-INSTALL = $(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# pip compiles on one core what it installs; compileall takes all
+INSTALL = $(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+COMPILE = { $(OWN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true; }
 
 $(OWN)/synth: pyproject.toml constraints.txt
-	$(INSTALL) -e '.[torch]' && touch $@
+	$(INSTALL) -e '.[torch]' && $(COMPILE) && touch $@
 
 $(OWN)/ruff: pyproject.toml constraints.txt
-	$(INSTALL) -e '.[dev]' && touch $(OWN)/synth $@
+	$(INSTALL) -e '.[dev]' && $(COMPILE) && touch $(OWN)/synth $@
