@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from synth.codegen.render import render
+from synth.layer.passes import gathers
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import ONES
 
@@ -33,14 +34,19 @@ def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
     """
     name = f"synth_plan_{plan.id}"
     module = _run(_compiled(plan, name), name)
-    tiled = any(each.counts != ONES for each in plan.pass_plans)
-    layer: DistributedLayer = module.layer(tiled=tiled, **options)
+    layer: DistributedLayer = module.layer(lean=is_lean(plan), **options)
     return layer
 
 
 def imported(text: str, name: str) -> ModuleType:
     """The module of an emitted text; tracebacks show its lines."""
     return _run(_code(text, name), name)
+
+
+def is_lean(plan: Plan) -> bool:
+    """Whether passes compute tile by tile, or fetch a halo again, to hold less than one call of torch."""
+    again = gathers(plan.passes, plan.first.saves)["In"] > 1 and plan.distribution.halo_axes("In")
+    return bool(again) or any(each.counts != ONES for each in plan.pass_plans)
 
 
 def module_texts(plans: Iterable[Plan]) -> dict[Plan, str]:

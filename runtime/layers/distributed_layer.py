@@ -77,7 +77,8 @@ class DistributedLayer(nn.Module):
         with one context share buffers and process groups.
     parameters: whether the layer has weight and bias of its own. A network binds those
         of the user's model instead, and sums the gradient of the bias.
-    tiled: whether a pass may compute its block in several tiles, to hold less memory.
+    lean: whether the passes hold less memory than one call of torch's operator would:
+        they compute tile by tile, or fetch the halo of In anew.
 
     Raises `ValueError` if the program has another protocol or other dimensions, or if
     the number of ranks is not that of the plan.
@@ -94,7 +95,7 @@ class DistributedLayer(nn.Module):
         check_finite: bool = False,
         context: Context | None = None,
         parameters: bool = True,
-        tiled: bool = True,
+        lean: bool = True,
     ) -> None:
         super().__init__()
         require_program(program)
@@ -126,7 +127,8 @@ class DistributedLayer(nn.Module):
             )
         self.input, self.output = layer_layouts(program, ranks)
         self.filler = filler_masks(program, self.input.mine, self.output.mine)
-        self.one_call = None if tiled or self.idle else one_call(program)
+        several = lean or self.idle
+        self.one_call = None if several else one_call(program, self.input, self.output)
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # what ranks receive in the forward pass and in all others, as it is planned
         self.planned_words: Callable[[], tuple[Words, Words]] | None = None
@@ -206,9 +208,10 @@ class DistributedLayer(nn.Module):
         if one is None or tuned or not one.suits(shard, weight):
             out = self._without_bias(shard, weight, prefetch)
         elif one.makes_all_rows and self.bias_group is None:
-            return one(shard, weight, bias)
+            return one(shard, weight, bias, self.context)
         else:
-            out = self._with_unread_rows(one(shard, weight, None))
+            made = one(shard, weight, None, self.context)
+            out = self._with_unread_rows(made)
         if bias is None:
             return out
         added: torch.Tensor = AddBias.apply(  # type: ignore[no-untyped-call]

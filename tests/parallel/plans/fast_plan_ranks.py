@@ -71,8 +71,11 @@ def copied(axes: str) -> dict[str, float]:
     weight: Any = dict(net.named_parameters())["first.weight"]
     moved = net.received() - 3 * net.planned_words().step[dist.get_rank()]
     steps: Any = net.program.steps.values()
-    alone = sum(getattr(getattr(each, "module", None), "one_call", None) is not None for each in steps)
-    return {**found, "words": weight.to_local().numel(), "moved": moved, "alone": alone}
+    calls = [getattr(getattr(each, "module", None), "one_call", None) for each in steps]
+    called = [each for each in calls if each is not None]
+    halos = sum(each.halo is not None for each in called)
+    found |= {"called": len(called), "halos": halos}
+    return {**found, "words": weight.to_local().numel(), "moved": moved}
 
 
 def from_file(folder: str) -> dict[str, float]:

@@ -28,14 +28,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize(
-    ("axes", "words", "alone"),  # layers that exchange nothing
-    [("b", 216, 5), ("bhw", 216, 5), ("ck", 216 // 4, 1)],
+    ("axes", "words", "called", "halos"),  # layers in one call of torch, and those of them with a halo
+    [("b", 216, 5, 0), ("bhw", 216, 5, 0), ("hw", 216, 2, 2), ("ck", 216 // 4, 1, 0)],
 )
 def test_copies_of_weights_train_as_in_one_process(
-    ranks: RankPool, axes: str, words: int, alone: int
+    ranks: RankPool, axes: str, words: int, called: int, halos: int
 ) -> None:
     found = ranks.call("copied", axes)
-    assert [each.pop("alone") for each in found] == [alone] * 4
+    assert [each.pop("called") for each in found] == [called] * 4
+    assert [each.pop("halos") for each in found] == [halos] * 4
     assert [each.pop("words") for each in found] == [words] * 4
     assert not any(each.pop("moved") for each in found)
     exact(found, "loss", "state")

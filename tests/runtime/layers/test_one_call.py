@@ -1,4 +1,4 @@
-"""Layers that need no words of other ranks: one call of torch's operator, with its values and gradients."""
+"""Layers that need no words of other ranks but a halo: one call of torch's operator, with its gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from cases import CASES
 from torch import nn
 
 import synth
-from synth.codegen.module import distributed_conv, imported
+from synth.codegen.module import distributed_conv, imported, is_lean
 from synth.codegen.render import render
-from synth.layer.axes import PerAxis
+from synth.layer.axes import PerAxis, Tensor
 from synth.layer.layer import Layer
-from synth.runtime.layers.one_call import one_call
+from synth.layer.passes import gathers
+from synth.runtime.grid.boxes import overlap, volume
+from synth.runtime.grid.process_grid import grid_size
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.layer_io import layer_layouts
+from synth.runtime.layers.one_call import OneCall, one_call
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +70,39 @@ def test_values_and_gradients_are_those_of_torch(
         torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
 
 
-def test_layers_that_exchange_words_are_not_called_at_once() -> None:
-    found = {}
-    for name, plan in CASES.items():
-        if plan.pass_ == "training" and plan.layer.kind != "einsum":
-            program = imported(render(plan, module=True), f"one_call_{name}").PROGRAM
-            found[name] = one_call(program)
-            received = int(max(plan.received.at(plan.distribution.at(r))["total"] for r in range(plan.procs)))
-            assert not (found[name] and received), name
+def test_layers_that_gather_or_reduce_words_are_not_called_at_once() -> None:
+    """A layer in one call receives the rows of its halo, and no other words."""
+    training = {
+        name: plan for name, plan in CASES.items() if plan.pass_ == "training" and plan.layer.kind != "einsum"
+    }
+    whole = frozenset[Tensor]({"Ker"})
+    spatial = [name for name in training if name.startswith("training_spatial")]
+    training |= {f"{name}, copies": replace(CASES[name], resident=whole) for name in spatial}
+    found, halos = {}, {}
+    for name, plan in training.items():
+        program = imported(render(plan, module=True), f"one_call_{name}").PROGRAM
+        ranks = [Ranks(tuple(range(plan.procs)), rank) for rank in range(grid_size(program.grid))]
+        calls = [one_call(program, *layer_layouts(program, each)) for each in ranks]
+        words = [plan.received.at(plan.distribution.at(rank)) for rank in range(len(ranks))]
+        assert len({each is None for each in calls}) == 1, name
+        found[name] = calls[0]
+        if calls[0] is not None:
+            assert all(each["total"] == each["halo"] for each in words), name
+            halos[name] = [_received(each) for each in calls]
+            times = gathers(plan.passes, plan.first.saves)["In"]  # rows are fetched; then gradients return
+            assert sum(halos[name]) * (times + 1) == sum(each["halo"] for each in words), name
+            assert is_lean(plan) == (times > 1), name
+    assert all(any(halos[f"{name}, copies"]) for name in spatial)
     assert found["training_alone"] is not None
     assert sum(each is None for each in found.values()) > 20
+
+
+def _received(call: OneCall) -> int:
+    """Words that a rank fetches before its call."""
+    halo = call.halo
+    if halo is None:
+        return 0
+    return sum(volume(overlap(halo.carried.mine, halo.owned.boxes[peer])) for peer in halo.peers)
 
 
 def test_tiles_stay(alone: None) -> None:
