@@ -84,7 +84,7 @@ def measured(
         "error": of_ranks[0]["error"],
         "held": max(each["held"] for each in of_ranks),
         "words": max(each["words"] for each in of_ranks),
-        "planned bytes": plan.memory.most * plan.word_bytes,
+        "planned bytes": plan.held_bytes,
         "gathered words": sum(node.in_words for node in layers) * (ranks - 1) // ranks,
     }
 

@@ -102,7 +102,7 @@ def main() -> None:
     if given.plan:
         plan, space = compare(given.plan, given.procs, given.checkpoints)
         for name, each in (("plan", plan), ("space", space)):
-            held = each.memory.most * each.word_bytes / 2**30
+            held = each.held_bytes / 2**30
             words = (each.cost + each.recomputed_words) / 1e6
             print(f"{name:6}{words:10.1f} million words received per process, {held:8.2f} GiB held")
         return

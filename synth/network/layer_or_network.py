@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from synth.base.errors import InputError, UsageError
 from synth.base.standard_input import is_standard_input
-from synth.base.units import as_bytes
 from synth.base.yaml_positions import read_text, shown
 from synth.planning.request import Options, PlanRequest
 
@@ -165,7 +164,7 @@ def network_request(
     whole_weights: see `NetworkRequest`. dash: stands before the names of arguments in messages.
     """
     from synth.machine.file import load_machine
-    from synth.network.request import NetworkRequest
+    from synth.network.request import NetworkRequest, limit_of
 
     if objective == "paper":
         raise UsageError("objective paper is for one layer; for a network use words or time")
@@ -179,13 +178,12 @@ def network_request(
     if isinstance(procs, bool) or not isinstance(procs, int):
         raise UsageError(f"procs is {procs!r}; it must be a whole number")
     where = None if machine is None else load_machine(machine)
-    limit = as_bytes(memory)
     return NetworkRequest(
         procs,
         objective,
         training=pass_ == "training",
         resident_weights=pass_ == "forward",
-        limit_bytes=limit if limit is not None else (where.limit_bytes if where else None),
+        limit_bytes=limit_of(memory, where),
         machine=where,
         balance=balance,
         exact_procs=exact_procs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synth.base.errors import UsageError
+from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import ROW_MAJOR, TENSORS, Order, Tensor
 from synth.machine.hierarchy import Machine
@@ -38,6 +39,7 @@ class NetworkRequest:
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
         shards (ZeRO) and fits the machine's memory, and the limit. Of objective "time" alone.
+    ahead: layers of which Ker is gathered while one computes; None for one, or none under a limit of memory.
     margin: what the seconds of a machine may err by, as a fraction of a step. Of the fastest plan and of data
         parallelism, if both are so near, the one that moves fewer words is taken; shards of weights must be
         faster than whole weights by as much.
@@ -59,6 +61,7 @@ class NetworkRequest:
     batch_norm: str = "global"
     resident_weights: bool = False
     whole_weights: bool = False
+    ahead: int | None = None
     margin: float = 0.0
 
     def __post_init__(self) -> None:
@@ -86,9 +89,14 @@ class NetworkRequest:
         return self.training and (self.input_gradient or edge.trained)
 
     @property
+    def prefetched(self) -> int:
+        """Layers of which Ker is gathered while one computes; without `ahead` one if memory is unlimited."""
+        return int(self.limit_bytes is None) if self.ahead is None else self.ahead
+
+    @property
     def hides(self) -> bool:
-        """Whether weights are prefetched and their gradients summed late: if memory is unlimited."""
-        return self.limit_bytes is None
+        """Whether weights are prefetched and their gradients summed late."""
+        return self.prefetched > 0
 
     def may_hold_whole(self, weighted: bool) -> bool:
         """Whether ranks may hold whole slices of the weights of a layer, or of one that has none."""
@@ -119,6 +127,12 @@ class NetworkRequest:
         if not self.reorder_ranks:
             return (ROW_MAJOR,)
         return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
+
+
+def limit_of(memory: int | str | None, machine: Machine | None) -> int | None:
+    """The limit of memory in bytes: what is given, else the memory of the machine, if it is known."""
+    limit = as_bytes(memory)
+    return machine.limit_bytes if limit is None and machine is not None else limit
 
 
 def check_batch_norm(statistics: str, mode: str = "training") -> None:

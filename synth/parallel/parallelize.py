@@ -84,7 +84,8 @@ def parallelize(
         the name of a strategy such as "spatial". Then each layer is planned by itself. Layers that a
         strategy does not fit, or that have no name there, move the fewest words. None: planned on
         the first rank, for `objective`.
-    memory: limit of the plan, or of each plan, in bytes per process.
+    memory: limit of the plan, or of each plan, in bytes per process. None: of a plan of the network for time,
+        what this machine has per rank.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: size of the messages in which gradients of biases and whole weights are summed during the
         backward pass; 0 for one message per parameter. None: 25 MiB as DDP, or what a plan for time has
@@ -93,7 +94,8 @@ def parallelize(
         each. All ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
-        compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
+        compute their gradients. It needs memory for as many more slices, which count in a limit: 0 where
+        memory was limited and nothing is given.
     batch_norm: statistics of batch normalizations, over the whole batch, as in one process; or "local", over
         the samples that a rank has, as DDP's. Ranks that hold parts of the same samples share statistics.
         Running statistics are those of the first samples, as DDP keeps those of rank 0.
@@ -153,9 +155,9 @@ def plan_model(
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
     objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
-    memory: bytes per process, of all that a step holds: `plan.memory.most` fits it. The passes of a layer
-        save what they have gathered for later passes, if that fits; otherwise only dOut is saved, by
-        backward-data for backward-filter.
+    memory: bytes per process, of all that a step holds: `plan.held_bytes` fits it. None: the memory of the
+        machine, if one is named. The passes of a layer save what they have gathered for later passes, if
+        that fits; otherwise only dOut is saved, by backward-data for backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained

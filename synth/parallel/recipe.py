@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.base.errors import UsageError
-from synth.base.units import as_bytes
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.request import NetworkRequest
+from synth.network.request import NetworkRequest, limit_of
 from synth.network.step_time.buckets import LARGEST
 from synth.parallel.fast_plan import for_time
 from synth.parallel.first_rank import chosen_by_first
@@ -120,10 +119,10 @@ class NetworkRecipe(NamedTuple):
         network, ranks = traced.network, members.size
         if not planned and network.planned:
             asked = {"input_gradient": self.input_gradient, "batch_norm": options["batch_norm"]}
-            request = within(request_of(self.inference, procs=ranks, **asked), memory)
+            request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
             if self.objective == "time" and ranks > 1 and not self.inference:
                 request = for_time(request, measured_here(members, traced.device, traced.dtype))
-            plans = chosen_by_first(network, request, members)
+            plans = chosen_by_first(network, within(request, memory), members)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
         planner = LayerPlanner(
@@ -181,8 +180,8 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 
 
 def within(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
-    """The request with a limit of memory, on all ranks."""
-    return replace(request, limit_bytes=as_bytes(memory), exact_procs=True)
+    """The request on all ranks, with a limit of memory: what is given, else the memory of its machine."""
+    return replace(request, limit_bytes=limit_of(memory, request.machine), exact_procs=True)
 
 
 def request_of(inference: bool, **fields: Any) -> NetworkRequest:

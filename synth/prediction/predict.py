@@ -123,7 +123,7 @@ def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Pr
         assert plan.timed is not None
         rows = _rows(plan, plan.timed, plan.edge_costs, [each.used_words for each in plan.tilings])
         idle, whole = " ".join(idle_processes(plan)), _whole(plan, plan.timed)
-        held = None if request.training else plan.memory.most * plan.word_bytes
+        held = None if request.training else plan.held_bytes
         return Prediction(request, strategy, rows, limit, why, "", plan.used_bytes, whole, idle, held)
     single = next(each for each in plan.single_strategies if each.name == strategy)
     if single.timed is None:

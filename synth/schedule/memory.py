@@ -250,7 +250,7 @@ class Footprints:
         tile = pass_plan if away else replace(pass_plan, counts=PerAxis())
         waiting = self.in_transit(tile) + (self.carried(written) if away else 0)
         halo = self.halo_of(written)
-        if not self.nest.framed(written) or (written == "Out" and not halo[0]):
+        if not halo[0]:  # no rows return: the sums of the own share are the finished shard
             return max(waiting, self.shards[written])
         copy = 0 if self._in_place(written) else self.carried(written) + self.shards[written]
         return max(waiting, copy + sum(halo))

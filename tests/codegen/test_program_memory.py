@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ from synth.runtime.comm import collectives
 from synth.runtime.comm.process_groups import Group, ProcessGroups
 from synth.runtime.grid.process_grid import coordinates, peers_along, rank_of
 from synth.runtime.kernels.context import Context
+from synth.schedule.memory import Footprints
+from synth.schedule.training_memory import training_memory
 
 APART = 0.05
 LAYERS = {
@@ -103,6 +106,7 @@ CASES: tuple[tuple[str, int, Task, float | None], ...] = (
     ("resnet_conv2", 4, "backward-data", 1.15),
     ("resnet_conv5", 4, "forward", None),
     ("resnet_conv5", 4, "backward-data", None),
+    ("resnet_conv5", 4, "training", None),  # sums of dIn that are in flight, and are its shard then
     ("head", 4, "forward", 1.15),
     ("head", 4, "backward-filter", 1.15),
     ("head", 4, "training", None),
@@ -122,6 +126,19 @@ def test_programs_hold_what_is_planned(name: str, procs: int, task: Task, times:
     words = held(plan)
     assert abs(plan.held_words / words - 1) <= APART, (plan.held_words, words)
     assert plan.limit_words is None or words <= plan.limit_words
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", ["resnet_conv5", "product"])
+def test_sums_that_travel_beside_a_pass_take_what_is_planned(name: str) -> None:
+    """A limit below what they need keeps them from travelling, and leaves the rest of the plan as it is."""
+    free = planned(name, 4, "training", None)
+    footprints = Footprints(free.distribution)
+    least = training_memory(footprints, free.pass_plans, overlap=False).words
+    for limit_words in (free.used_words, least):
+        plan = replace(free, limit_bytes=limit_words * free.nest.word_bytes)
+        assert plan.overlap == (limit_words == free.used_words > least)
+        assert held(plan) == plan.held_words == limit_words
 
 
 @pytest.mark.usefixtures("alone")

@@ -28,14 +28,14 @@ def model() -> nn.Module:
 def test_words_of_a_plan_are_those_that_its_programs_receive(memory: int | None) -> None:
     plan = synth.plan_model(model(), SHAPE, PROCS, memory=memory, mode="inference")
     assert plan.cost == plan.words.most
-    assert memory is None or plan.memory.most * plan.word_bytes <= memory
+    assert memory is None or plan.held_bytes <= memory
     if memory == 635_000:
         assert any(each.first.panels > 1 and each.words for each in plan.tilings)
 
 
 def test_costs_of_layers_are_the_words_of_their_tilings() -> None:
     ample = synth.plan_model(model(), SHAPE, PROCS)
-    limit, tiled = ample.memory.most * ample.word_bytes, 0
+    limit, tiled = ample.held_bytes, 0
     for share in (1.0, 0.9, 0.84):
         try:
             plan = synth.plan_model(model(), SHAPE, PROCS, memory=int(share * limit))

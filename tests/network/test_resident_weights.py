@@ -84,9 +84,9 @@ def test_every_rank_owns_its_slice() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_less_memory_moves_more_words(share: float) -> None:
-    limit = int(FREE.memory.most * FREE.word_bytes * share)
+    limit = int(FREE.held_bytes * share)
     plan = plan_network(NETWORK, replace(INFERENCE, limit_bytes=limit))
-    assert plan.memory.most * plan.word_bytes <= limit
+    assert plan.held_bytes <= limit
     assert plan.resident_words == weights(plan) <= FREE.resident_words
     assert plan.cost >= max(plan.solution.bound, FREE.cost)
     assert (plan.cost > FREE.cost) == (plan.resident_words < FREE.resident_words) == (share < 1)
@@ -97,7 +97,7 @@ def test_too_little_memory_names_what_would_do() -> None:
         plan_network(NETWORK, replace(INFERENCE, limit_bytes=1000))
     enough = int(re.findall(r"--memory (\d+)", str(fault.value))[0])
     plan = plan_network(NETWORK, replace(INFERENCE, limit_bytes=enough))
-    assert plan.memory.most * plan.word_bytes == enough
+    assert plan.held_bytes == enough
 
 
 @pytest.mark.parametrize("seed", range(20))

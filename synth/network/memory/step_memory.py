@@ -56,12 +56,10 @@ def step_memory(plan: NetworkPlan, training: bool | None = None, ahead: int | No
     """The memory of a step of a plan.
 
     training: a training step, or a forward pass without gradients; None for what was planned.
-    ahead: layers whose Ker is prefetched, as `parallelize` has it; None for its default.
+    ahead: layers whose Ker is prefetched, as `parallelize` has it; None for those of the plan.
     """
     train = plan.request.training if training is None else training
-    if ahead is None:
-        ahead = 0 if plan.limit_bytes is not None else 1
-    walk = _StepWalk(plan, train, ahead)
+    walk = _StepWalk(plan, train, plan.request.prefetched if ahead is None else ahead)
     walk.run()
     weights, gradients = walk.weights, walk.weights if train else walk.nothing
     values = walk.timeline.peak - gradients

@@ -175,6 +175,11 @@ class NetworkPlan:
         """What every rank holds, at most, in a step that `parallelize` runs; see `StepMemory`."""
         return step_memory(self)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a step on the rank that holds most: the least limit that the step fits."""
+        return self.memory.most * self.word_bytes
+
     @cached_property
     def free_edges(self) -> list[Edge]:
         """Redistributions that move no word."""
@@ -199,7 +204,7 @@ class NetworkPlan:
         work = "training step" if self.request.training else "forward pass"
         work += " with resident weights" if self.request.resident_weights else ""
         unit = " words received" if self.request.objective == "words" else ""
-        held = self.used_bytes if self.limit_bytes is None else self.memory.most * self.word_bytes
+        held = self.used_bytes if self.limit_bytes is None else self.held_bytes
         again = f" and {show_words(self.recomputed_words)} again" if self.recomputed_words else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (

@@ -31,15 +31,14 @@ def words_by_tensor(
 ) -> dict[str, int]:
     """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound.
 
-    Within a limit of memory, tiles may receive the same words again.
+    Within a limit of memory, tiles may receive the same words again: there the passes are counted.
     """
     request = plan.request
     nest, resident = layer_class.nest.turn(placed.turned), request.resident_of(whole)
+    if request.limit_bytes is not None and layer_class.weighted:
+        distribution = Distribution(nest, placed.grid, resident=resident, ghosts=False)
+        tiled = reduce(add, (received(distribution, each) for each in tiling.pass_plans)).most()
+        return {tensor: tiled[tensor] for tensor in ("in", "ker", "out")}
     boxes = OwnedBoxes(nest, [placed], request.procs, resident)
     _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
-    found = {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
-    if request.limit_bytes is None or not layer_class.weighted:
-        return found
-    distribution = Distribution(nest, placed.grid, resident=resident, ghosts=False)
-    tiled = reduce(add, (received(distribution, each) for each in tiling.pass_plans)).most()
-    return {tensor: max(each, tiled[tensor]) for tensor, each in found.items()}
+    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}

@@ -21,11 +21,6 @@ STEPS = 4  # from the least limit that the layers of the ample plan fit to the l
 PlanWithin = Callable[[int], NetworkPlan]  # limit of layers, in bytes -> the plan within it
 
 
-def needed_bytes(plan: NetworkPlan) -> int:
-    """The least limit that a step of a plan fits: what the rank holds that holds most."""
-    return plan.memory.most * plan.word_bytes
-
-
 def without_prefetch(plan: NetworkPlan) -> NetworkPlan:
     """The same plan as it runs under a limit: nothing is prefetched, so a step holds less."""
     return _under(plan, AMPLE_BYTES)
@@ -41,12 +36,12 @@ def cheapest_within(
     """
     least: list[int] = []
     for plan in _limited_to(free, limit_bytes):
-        least.append(needed_bytes(plan))
+        least.append(plan.held_bytes)
         if least[-1] <= limit_bytes:
             return plan
     fitting = []
     for plan in _limited_to(limited, limit_bytes):
-        least.append(needed_bytes(plan))
+        least.append(plan.held_bytes)
         if least[-1] <= limit_bytes:
             fitting.append(plan)
     if fitting:

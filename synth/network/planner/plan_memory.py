@@ -106,7 +106,7 @@ class PlanMemory:
         limit_words = self._limit_words(layer_class)
         if limit_words is None or self.request.objective != "words":
             return 0
-        ample = self._tiling_within(layer_class, placed, None)
+        ample = self.within(None).tiling(layer_class, placed)
         if ample is None or ample.used_words <= limit_words:
             return 0
         found = self.tiling(layer_class, placed)
@@ -149,11 +149,7 @@ class PlanMemory:
 
         whole: in training, whether ranks hold whole slices of Ker.
         """
-        return self._tiling_within(layer_class, placed, self._limit_words(layer_class), whole)
-
-    def _tiling_within(
-        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None, whole: bool = False
-    ) -> TilingChoice | None:
+        limit_words = self._limit_words(layer_class)
         key = (layer_class, placed.grid, placed.turned, limit_words, whole)
         if key not in self._tilings:
             self._tilings[key] = self._choose_tiling(layer_class, placed, limit_words, whole)[0]

@@ -66,7 +66,7 @@ def plan_network(
         for asked in unlimited:
             made = _NetworkPlanner(network, asked, method, report).run()
             yield made
-            if asked.objective == "words" and not asked.resident_weights:
+            if asked.objective == "words" and asked.ahead is None and not asked.resident_weights:
                 yield without_prefetch(made)
 
     def limited() -> Iterator[NetworkPlan]:

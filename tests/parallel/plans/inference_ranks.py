@@ -100,7 +100,7 @@ def as_planned(memory: int | None, axes: str) -> dict[str, Any]:
         "held": sum(p.to_local().numel() for p in weights),
         "planned": plan.resident_words,
         "weights": sum(p.numel() for p in weights),
-        "most": plan.memory.most * plan.word_bytes,
+        "most": plan.held_bytes,
     }
 
 

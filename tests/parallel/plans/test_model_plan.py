@@ -206,6 +206,25 @@ def test_a_model_planned_for_time() -> None:
         synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective="time")
 
 
+def test_the_memory_of_a_machine_is_a_limit(tmp_path: Path) -> None:
+    """As `memory`, which is taken in its place where it is given."""
+    shape = (8, 3, 13, 13)
+    free = synth.plan_model(Residual(), shape, 4)
+    lassen = Path(synth.__file__).with_name("machine") / "data" / "lassen.yaml"
+    kept = [line for line in lassen.read_text().splitlines() if not line.startswith("memory:")]
+
+    def machine(limit: int) -> Path:
+        file = tmp_path / f"{limit}.yaml"
+        file.write_text("\n".join([*kept, f"memory: {limit}"]))
+        return file
+
+    with pytest.raises(InfeasibleError, match="fits 1000 bytes"):
+        synth.plan_model(Residual(), shape, 4, machine=machine(1000))
+    for of_machine, memory in ((free.held_bytes, None), (1000, free.held_bytes)):
+        found = synth.plan_model(Residual(), shape, 4, machine=machine(of_machine), memory=memory)
+        assert (found.limit_bytes, found.placed_grids) == (None, free.placed_grids)
+
+
 def test_a_plan_of_one_layer_is_of_that_layer_and_has_its_rows() -> None:
     conv = nn.Conv1d(4, 4, 3, padding=8, dilation=8)
 
