@@ -23,7 +23,7 @@ Moves  forward: In 324, Ker 54, Out 360 (halo 45 of In and Out)
        backward-filter: In 0, dKer 54, dOut 0 (halo 0 of In and Out)
        together: In and dIn 648, Ker and dKer 108, Out and dOut 657 (halo 90 of In and
        Out): at most 1413 words received per rank
-Memory at most 4815 words of 4 bytes per rank
+Memory at most 4491 words of 4 bytes per rank
 """
 
 import sys
