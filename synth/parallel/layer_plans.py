@@ -17,6 +17,7 @@ from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.network.graph import Node
 from synth.network.grids.grid_family import family
+from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import KER, slice_words
@@ -193,7 +194,7 @@ def cheapest_resident_plan(
     if wide:
         raise InfeasibleError(f"{layer.name}: N_{wide[0]} is less than the parts of {fixed}; free this axis")
     if fixed is None:
-        grids = family(nest, procs, BALANCE, exact, uneven=exact)
+        grids = grids_of(family(nest, procs, BALANCE, exact, uneven=exact))
     else:
         grids = all_grids(Space(nest, procs, fixed, exact), procs)
     if not grids:

@@ -15,6 +15,7 @@ from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
+from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import _NetworkPlanner
 from synth.network.request import NetworkRequest
@@ -43,7 +44,7 @@ def test_redistributions_move_at_least_the_bound(source: Layer, target: Layer) -
     rng, procs = random.Random(0), 24
     grids = [
         rng.sample(some, min(12, len(some)))
-        for some in (family(layer.nest, procs, 0.5) for layer in (source, target))
+        for some in (grids_of(family(layer.nest, procs, 0.5)) for layer in (source, target))
     ]
     before, after = (
         OwnedBoxes(layer.nest, list(map(PlacedGrid, some)), procs)

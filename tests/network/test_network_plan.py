@@ -24,6 +24,7 @@ from synth.machine.layer_time import layer_seconds
 from synth.machine.rank_groups import distinct_orders
 from synth.network.file import load_network, parse_network
 from synth.network.grids.grid_family import family
+from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
@@ -142,7 +143,7 @@ def test_a_plan_of_a_chain_is_the_best_of_all_combinations(procs: int, machine: 
     options = [
         [
             PlacedGrid(grid, order)
-            for grid in family(nest, procs, request.balance, timed=bool(machine))
+            for grid in grids_of(family(nest, procs, request.balance, timed=bool(machine)))
             for order in distinct_orders(grid, request.orders)
         ]
         for nest in nests

@@ -20,6 +20,7 @@ from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
+from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks, strides_of
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
@@ -169,7 +170,7 @@ def test_words_of_many_pairs_are_those_of_all_ranks() -> None:
     ):
         boxes = []
         for nest in (first.nest, second.nest):
-            grids = family(nest, procs, 0.5)
+            grids = grids_of(family(nest, procs, 0.5))
             some = [PlacedGrid(grids[i], order) for i in rng.integers(0, len(grids), 8) for order in ORDERS]
             boxes.append(OwnedBoxes(nest, some, procs))
         rows = boxes[0].rows("Out"), boxes[1].rows("In")
@@ -201,7 +202,7 @@ def test_prices_of_several_tables_are_those_of_each_alone() -> None:
     request = NetworkRequest(96, training=True)
     classes = [LayerClass.of(node) for node in network.planned]
     rng = np.random.default_rng(1)
-    families = [family(each.nest, 96, 0.3) for each in classes]
+    families = [grids_of(family(each.nest, 96, 0.3)) for each in classes]
     growing = EdgePrices(network, request, classes, range(len(classes)))
     for _ in range(3):
         table = [
@@ -222,7 +223,7 @@ def test_rows_that_layers_share_change_no_words() -> None:
     for _ in range(2):
         rows, own = [], []
         for nest, tensor in zip(nests, ("Out", "In"), strict=True):
-            grids = family(nest, 128, 0.9)
+            grids = grids_of(family(nest, 128, 0.9))
             some = [PlacedGrid(grids[i], order) for i in rng.integers(0, len(grids), 6) for order in ORDERS]
             own.append(OwnedBoxes(nest, some, 128).rows(tensor))  # type: ignore[arg-type]
             rows.append(bank.boxes(row_numbers(bank, nest, tensor, some)))  # type: ignore[arg-type]

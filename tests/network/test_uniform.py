@@ -40,10 +40,10 @@ FIRST = uniform_grids(CANDIDATES, [1] * len(CLASSES), "dhw")[0]
 
 
 def test_the_first_uniform_grid_suits_most_layers_at_the_fewest_words() -> None:
-    some = [each for each in CANDIDATES if CUBE in each.lower_bounds]
+    some = [each for each in CANDIDATES if CUBE in each.grids.places]
     assert len(some) >= 5
-    assert all(FIRST in each.lower_bounds for each in some)
-    assert sum(each.lower_bounds[FIRST] for each in some) <= sum(each.lower_bounds[CUBE] for each in some)
+    assert all(FIRST in each.grids.places for each in some)
+    assert sum(each.grids.bound(FIRST) for each in some) <= sum(each.grids.bound(CUBE) for each in some)
 
 
 def test_a_layer_that_does_not_admit_a_grid_gets_the_one_with_most_of_its_cuts() -> None:
@@ -59,7 +59,7 @@ def test_every_layer_may_have_the_uniform_grid_however_few_options_it_has() -> N
     layers = [1] * len(CLASSES)
     table = options_within(CANDIDATES, [[] for _ in CLASSES], layers, ["dhw"], count=1)["dhw"]
     assert not isinstance(table, int)
-    spatial = [row for each, row in zip(CANDIDATES, table, strict=True) if FIRST in each.lower_bounds]
+    spatial = [row for each, row in zip(CANDIDATES, table, strict=True) if FIRST in each.grids.places]
     assert len(spatial) >= 5
     assert all(FIRST in [option.placed.grid for option in row] for row in spatial)
 

@@ -9,9 +9,10 @@ import pytest
 
 from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.layer import Layer
+from synth.network.grids.grid_table import grids_of, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, PlacedGrid
-from synth.network.grids.word_bounds import least_words, parts_of
+from synth.network.grids.word_bounds import least_words
 from synth.network.planner.candidates import GridCandidates
 from synth.network.request import NetworkRequest
 
@@ -49,19 +50,19 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
     for request in REQUESTS:
         kind = LayerClass(layer.nest, True, tuple(layer.input[2:]) if transposed else ())
         candidates = GridCandidates(kind, request)
-        grids = rng.sample(list(candidates.lower_bounds), min(12, len(candidates.lower_bounds)))
+        grids = rng.sample(grids_of(candidates.grids.rows), min(12, len(candidates.grids.rows)))
         words = _exact(candidates, grids)
         assert candidates._counted(GridDistributions(kind.nest, request.resident), grids) == words
-        least = least_words(kind.nest, kind, request, parts_of(grids))
+        least = least_words(kind.nest, kind, request, parts_of(np.array(grids)))
         assert (least <= words).all()
-        assert (least >= [np.floor(candidates.lower_bounds[grid]) for grid in grids]).all()
+        assert (least >= [np.floor(candidates.grids.bound(grid)) for grid in grids]).all()
         ratios += [count / bound for count, bound in zip(words, least.tolist(), strict=True) if bound]
         for grid in grids:
             turned = candidates._turn(grid)
             if turned:
                 count = _exact(candidates, [grid], turned)
                 assert candidates._counted(GridDistributions(kind.nest.turn(turned)), [grid]) == count
-                assert candidates._least_turned[grid] <= count[0]
+                assert candidates._least_turned(grid) <= count[0]
     assert np.median(ratios) < 1.25
 
 
@@ -71,7 +72,7 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
     for request in REQUESTS[:2]:
         kind = LayerClass(layer.nest, True)
         candidates, counted, together = (GridCandidates(kind, request) for _ in range(3))
-        grids = list(counted.lower_bounds)
+        grids = grids_of(counted.grids.rows)
         counted.placed(grids)
         costs = {grid: counted.cost(PlacedGrid(grid)) for grid in grids}
         selections = (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False))

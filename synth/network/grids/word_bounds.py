@@ -11,7 +11,7 @@ all of them (even), or those with the largest blocks (loaded). The best of a few
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, X_AXES, Axis, Tensor
 from synth.layer.interval_arrays import covered, cut, lengths, meet
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, gathers
@@ -34,15 +34,10 @@ BELOW = 1 - 1e-9  # floating-point bounds are lowered by this factor
 LOADED: tuple[tuple[Axis, ...], ...] = (X_AXES, ("c",), ("k",))  # loaded together, or not at all
 
 
-def parts_of(grids: Sequence[PerAxis]) -> Any:
-    """The counts of some grids: one array per axis."""
-    return PerAxis(*np.array(grids, np.int64).reshape(-1, len(AXES)).T)
-
-
 def mean_words(layer_class: LayerClass, request: NetworkRequest, parts: Any, free: Array) -> Array:
     """Lower bounds of the words of some grids: those of an average rank, in closed form.
 
-    parts: see `parts_of`. free: grids whose halo is not counted, since they may be cut by input rows.
+    parts: see `grid_table.parts_of`. free: grids whose halo is not counted: they may be cut by input rows.
     """
     nest = layer_class.nest
     words, size = nest.words, parts.size
@@ -77,7 +72,7 @@ def _halo(nest: Nest, parts: Any) -> Array:
 def least_words(nest: Nest, layer_class: LayerClass, request: NetworkRequest, parts: Any) -> Array:
     """Lower bounds of the words of some grids of a nest, which may be turned: the best of all sets of ranks.
 
-    Words are whole numbers, and so are the bounds. parts: see `parts_of`.
+    Words are whole numbers, and so are the bounds. parts: see `grid_table.parts_of`.
     """
     even, loaded = ({axis: _along(nest, axis, parts, each) for axis in AXES} for each in (0, 1))
     uneven = [

@@ -17,6 +17,7 @@ import numpy as np
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.machine.rank_groups import distinct_orders
 from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import (
     MAX_EXACT_RANKS,
@@ -27,7 +28,7 @@ from synth.network.grids.owned_boxes import (
     sampled_ranks,
 )
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
-from synth.network.grids.word_bounds import least_words, mean_words, parts_of
+from synth.network.grids.word_bounds import least_words, mean_words
 from synth.network.planner.timed_grids import TimedGrids
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
@@ -60,12 +61,10 @@ class GridCandidates:
         self._distributions = (
             GridDistributions(self.nest, request.resident) if distributions is None else distributions
         )
-        self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
         self._of_turned: dict[tuple[Axis, ...], GridDistributions] = {}
         self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
-        self._within: dict[str, list[PerAxis]] = {}
         self._best: dict[Selection, Best] = {}
         grids = family(
             self.nest,
@@ -78,18 +77,17 @@ class GridCandidates:
         self.timed: TimedGrids | None = None
         if request.objective == "time":
             self.timed = TimedGrids(layer_class, request, grids, followed or Between())
-            bounds = self.timed.least()
+            bounds = self.timed.least
         else:
-            bounds = dict(zip(grids, self._bounds(grids), strict=True))
-        self.lower_bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
+            bounds = self._bounds(grids)
+        self.grids = GridTable(grids, bounds)
 
     # -- costs ---------------------------------------------------------------------------------------
 
-    def _bounds(self, grids: Sequence[PerAxis]) -> list[float]:
+    def _bounds(self, grids: Array) -> Array:
         """Lower bounds of the words of some grids, in closed form. They rank the grids."""
         parts = parts_of(grids)
-        found: list[float] = mean_words(self.layer_class, self.request, parts, self._turnable(parts)).tolist()
-        return found
+        return mean_words(self.layer_class, self.request, parts, self._turnable(parts))
 
     def _turnable(self, parts: PerAxis) -> Any:
         """Whether each of some grids cuts an axis that may be turned; see `_turn`."""
@@ -99,19 +97,14 @@ class GridCandidates:
         return found
 
     @cached_property
-    def _grids(self) -> list[PerAxis]:
-        """All grids, those with the lowest bounds first. A grid's place is its position here."""
-        return list(self.lower_bounds)
-
-    @cached_property
     def _least(self) -> tuple[Array, Array]:
         """By place: lower bounds of the words of a grid, and of the same grid cut by input rows.
 
         Of very many processes, words are those of a sample of ranks (`sampled_ranks`): no mean bounds them.
         """
         if self.request.procs > MAX_EXACT_RANKS:
-            return np.array(list(self.lower_bounds.values())), np.zeros(len(self._grids))
-        parts = parts_of(self._grids)
+            return self.grids.bounds, np.zeros(len(self.grids.bounds))
+        parts = self.grids.parts
         least = least_words(self.nest, self.layer_class, self.request, parts)
         turned = np.full_like(least, np.iinfo(np.int64).max)
         kind = np.zeros(len(least), np.int64)
@@ -120,14 +113,14 @@ class GridCandidates:
         for each in set(kind.tolist()) - {0}:
             axes = [axis for bit, axis in enumerate(self._turned_sizes) if each >> bit & 1]
             some = np.flatnonzero(kind == each)
-            few = parts_of([self._grids[i] for i in some.tolist()])
+            few = parts_of(self.grids.rows[some])
             turned[some] = least_words(self.nest.turn(axes), self.layer_class, self.request, few)
         return np.minimum(least, turned), turned
 
-    @cached_property
-    def _least_turned(self) -> dict[PerAxis, int]:
-        """Grid -> a lower bound of its words if it is cut by input rows."""
-        return dict(zip(self._grids, self._least[1].tolist(), strict=True))
+    def _least_turned(self, grid: PerAxis) -> int:
+        """A lower bound of the words of a grid if it is cut by input rows; 0 outside the family."""
+        place = self.grids.places.get(grid)
+        return 0 if place is None else int(self._least[1][place])
 
     def cost(self, placed: PlacedGrid) -> float:
         """Exact words, or modelled seconds, of one placed grid. Results are cached."""
@@ -178,7 +171,7 @@ class GridCandidates:
         by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
         for grid in grids:
             turned = self._turn(grid)
-            if turned and self._least_turned.get(grid, 0) < self._words[grid]:
+            if turned and self._least_turned(grid) < self._words[grid]:
                 if turned not in self._of_turned:
                     self._of_turned[turned] = GridDistributions(self.nest.turn(turned))
                 if self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size:
@@ -225,44 +218,20 @@ class GridCandidates:
     # -- selections of grids, lowest bound first ------------------------------------------------------
 
     @cached_property
-    def _parts(self) -> Array:
-        """The counts of all grids, by (place, axis)."""
-        found: Array = np.array(self._grids, np.int64).reshape(-1, len(AXES))
-        return found
-
-    @cached_property
     def _full_places(self) -> Array:
         """The places of the grids that use all processes."""
-        return np.flatnonzero(self._parts.prod(axis=1) == self.request.procs)
-
-    def _places(self, axes: str) -> Array:
-        """The places of the grids that split no other axes than `axes`."""
-        others = [i for i, axis in enumerate(AXES) if axis not in axes]
-        return np.flatnonzero((self._parts[:, others] == 1).all(axis=1))
+        return np.flatnonzero(self.grids.sizes == self.request.procs)
 
     @cached_property
-    def by_weights(self) -> dict[int, PerAxis]:
-        """Parts into which a grid cuts Ker -> the grid with the lowest bound that does."""
-        found: dict[int, PerAxis] = {}
-        for grid in self.lower_bounds:
-            found.setdefault(grid.g * grid.c * grid.k, grid)
-        return found
+    def by_weights(self) -> list[PerAxis]:
+        """For every number of parts into which grids cut Ker, the grid with the lowest bound."""
+        g, c, k = (self.grids.rows[:, AXES.index(axis)] for axis in ("g", "c", "k"))
+        _, first = np.unique(g * c * k, return_index=True)
+        return self.grids.grids(np.sort(first))
 
-    @cached_property
-    def by_x_grid(self) -> dict[PerAxis, list[PerAxis]]:
-        """Processes along x = (b, d, h, w) -> the grids that have these."""
-        found: dict[tuple[int, ...], list[PerAxis]] = {}
-        for grid in self.lower_bounds:
-            found.setdefault((grid.b, grid.d, grid.h, grid.w), []).append(grid)
-        return {PerAxis(b=b, d=d, h=h, w=w): grids for (b, d, h, w), grids in found.items()}
-
-    def within(self, axes: str) -> list[PerAxis]:
-        """The grids that split no other axes than `axes`."""
-        if set(axes) == set(AXES):
-            return list(self.lower_bounds)
-        if axes not in self._within:
-            self._within[axes] = [self._grids[place] for place in self._places(axes).tolist()]
-        return self._within[axes]
+    def with_x(self, x: PerAxis, count: int, axes: str = "") -> list[PerAxis]:
+        """The first `count` grids that split b, d, h and w as `x` does, and no other axes than `axes`."""
+        return self.grids.grids(self.grids.with_x(x, axes)[:count])
 
     # -- the cheapest grids ---------------------------------------------------------------------------
 
@@ -288,16 +257,14 @@ class GridCandidates:
                 except StopIteration as end:
                     self._best[selection] = end.value
                     del running[selection]
-            self.count([self._grids[place] for place in sorted(asked)])
+            self.count(self.grids.grids(sorted(asked)))
 
     def _search(self, count: int, axes: str, full: bool) -> Generator[list[int], None, Best]:
         """The search of `best`: gives the places of the grids whose words it needs next."""
         if self.timed is not None:  # the bounds are exact
-            grids = self.within(axes or "".join(AXES))
-            if full:
-                grids = [self._grids[place] for place in self._full_places.tolist()]
-            grids = grids or self._least_work_grids(axes)
-            return [(self.lower_bounds[grid], self.placements(grid)[0]) for grid in grids[:count]]
+            kept = self._full_places if full else self.grids.within(axes or "".join(AXES))
+            grids = self.grids.grids(kept[:count]) or self._least_work_grids(axes)[:count]
+            return [(self.grids.bound(grid), self.placements(grid)[0]) for grid in grids]
         bounds, places = self._in_order(axes, full)
         sampled = self.request.procs > MAX_EXACT_RANKS
         batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
@@ -312,18 +279,19 @@ class GridCandidates:
                 stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
             some = places[start:stop]
             yield some
-            found = sorted(found + [(self._words[self._grids[place]], place) for place in some])[:count]
+            words = [self._words[grid] for grid in self.grids.grids(some)]
+            found = sorted([*found, *zip(words, some, strict=True)])[:count]
             start = stop
-        return [(float(words), PlacedGrid(self._grids[place])) for words, place in found]
+        return [(float(words), PlacedGrid(self.grids.grid(place))) for words, place in found]
 
     def _in_order(self, axes: str, full: bool) -> tuple[list[float], list[int]]:
         """(bounds, places) of the grids that split no other axes, or that are full; lowest bounds first."""
         key = axes, full
         if key not in self._ordered_places:
-            places = self._full_places if full else self._places(axes or "".join(AXES))
-            least = self._least[0][places]
+            some = self._full_places if full else self.grids.within(axes or "".join(AXES))
+            least = self._least[0][some]
             order = np.argsort(least, kind="stable")
-            self._ordered_places[key] = least[order].tolist(), places[order].tolist()
+            self._ordered_places[key] = least[order].tolist(), some[order].tolist()
         return self._ordered_places[key]
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
@@ -334,8 +302,8 @@ class GridCandidates:
         found = [g for g in grids if largest_block(self.nest, g).size <= least]
         if self.timed is not None:
             self.timed.add(placed for grid in found for placed in self._ordered(grid))
-        self.lower_bounds |= {g: min(map(self.cost, self._ordered(g))) for g in found}
-        return sorted(found, key=lambda g: (self.lower_bounds[g], g))
+        self.grids.append({g: min(map(self.cost, self._ordered(g))) for g in found})
+        return sorted(found, key=lambda g: (self.grids.bound(g), g))
 
     def proven_least(self) -> float:
         """The words of the grid that moves the fewest."""

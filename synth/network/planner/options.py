@@ -15,7 +15,7 @@ from synth.layer.axes import AXES, PerAxis
 from synth.network.graph import Node
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.planner.candidates import GridCandidates, x_grid
-from synth.network.planner.uniform import nearest, splits_only, uniform_grids
+from synth.network.planner.uniform import nearest, uniform_grids
 from synth.network.request import NetworkRequest
 from synth.search.strategies import STRATEGIES
 
@@ -48,9 +48,9 @@ def options(
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
         known = {x_grid(grid) for grid in grids}
         for x in [x for x in ranked if x not in known][: request.options_per_layer // 2]:
-            grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:1]))
+            grids.update(dict.fromkeys(each.with_x(x, 1)))
         for x in ranked[: request.options_per_layer // 3]:
-            grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:2]))
+            grids.update(dict.fromkeys(each.with_x(x, 2)))
         placed = each.placed(list(grids))
         result.append([LayerOption(p, each.cost(p)) for p in placed])
     return result
@@ -138,7 +138,7 @@ def _more_grids(
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
         new = list[PerAxis]()
         for x in [x for x in ranked if x not in known][:count]:
-            new += [grid for grid in each.by_x_grid.get(x, []) if splits_only(grid, axes)][:1]
+            new += each.with_x(x, 1, axes)
         near = (nearest(each, grid, axes) for grid in uniform)
         new += [grid for grid in near if grid is not None]
         found.append([grid for grid in dict.fromkeys(new) if grid not in own[position]])
@@ -150,7 +150,7 @@ def check_feasible(
 ) -> None:
     """Raises `InfeasibleError` if a layer has no grid at all. Both sequences have one entry per layer."""
     for each, node in zip(candidates, nodes, strict=True):
-        if not each.lower_bounds:
+        if not len(each.grids.rows):
             raise InfeasibleError(
                 f"{node.name}: no grid of {request.procs} processes keeps the balance; raise --balance or "
                 f"take another number of processes"

@@ -136,7 +136,7 @@ class _NetworkPlanner:
                 extra[layer_class].append(replace(placed, turned=()))
         if self.request.weights_compete:  # grids that move more words, but cut the weights
             for placed_grids, candidates in zip(extra, self.candidates, strict=True):
-                placed_grids += map(PlacedGrid, candidates.by_weights.values())
+                placed_grids += map(PlacedGrid, candidates.by_weights)
         for row, placed_grids, candidates in zip(own, extra, self.candidates, strict=True):
             known = {option.placed for option in row}
             new = [placed for placed in dict.fromkeys(placed_grids) if placed not in known]

@@ -12,6 +12,7 @@ import numpy as np
 
 from synth.layer.axes import PerAxis
 from synth.machine.rank_groups import distinct_orders
+from synth.network.grids.box_rows import Array
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.request import NetworkRequest
@@ -23,22 +24,26 @@ from synth.network.step_time.step import StepSeconds
 class TimedGrids:
     """Seconds of placed grids of one layer class.
 
-    followed: what follows a layer of the class, on average. times: of all placed grids known so far: those of
-    the family, and what strategies without such a grid use.
+    grids: the family, by (grid, axis). followed: what follows a layer of the class, on average. times: of all
+    placed grids known so far: those of the family, and what strategies without such a grid use. least: of the
+    grids of the family, each in its best order.
     """
 
     def __init__(
         self,
         layer_class: LayerClass,
         request: NetworkRequest,
-        grids: Iterable[PerAxis],
+        grids: Array,
         followed: Between,
     ) -> None:
         self.layer_class, self.request, self.followed = layer_class, request, followed
         self._index: dict[PlacedGrid, int] = {}
         self._alone: list[float] = []
         self.times = LayerTimes(*(np.zeros(0) for _ in LayerTimes._fields))
-        self.add([placed for grid in grids for placed in self.orders(grid)])
+        orders = [self.orders(PerAxis(*row)) for row in grids.tolist()]
+        self.add([placed for each in orders for placed in each])
+        first = np.cumsum([0, *map(len, orders)])[:-1]
+        self.least: Seconds = np.minimum.reduceat(self._alone, first) if len(first) else np.zeros(0)
 
     def orders(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in all rank orders that differ."""
@@ -81,10 +86,3 @@ class TimedGrids:
     def placed(self) -> list[PlacedGrid]:
         """All placed grids known so far, in the order of `times`."""
         return list(self._index)
-
-    def least(self) -> dict[PerAxis, float]:
-        """Grid -> its seconds in the best order."""
-        found: dict[PerAxis, float] = {}
-        for placed, index in self._index.items():
-            found[placed.grid] = min(self._alone[index], found.get(placed.grid, float("inf")))
-        return found

@@ -6,10 +6,12 @@ most grids, and a convolution little more on many. So grids are ranked over the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from synth.layer.axes import AXES, PerAxis
+import numpy as np
+
+from synth.layer.axes import PerAxis
+from synth.network.grids.grid_table import grids_of
 from synth.network.planner.candidates import GridCandidates
 
 UNIFORM = 4  # uniform grids per strategy
@@ -23,28 +25,25 @@ def uniform_grids(
     candidates: one entry per class of layers. layers: class -> the number of its layers. A grid that more
     layers admit comes first; of equal ones, that with the lowest sum of lower bounds.
     """
-    admitting: dict[PerAxis, int] = {}
-    bounds: dict[PerAxis, float] = {}
-    for each, number in zip(candidates, layers, strict=True):
-        for grid in each.within(axes):
-            if grid.size == each.request.procs:
-                admitting[grid] = admitting.get(grid, 0) + number
-                bounds[grid] = bounds.get(grid, 0.0) + number * each.lower_bounds[grid]
-    return sorted(admitting, key=lambda grid: (-admitting[grid], bounds[grid], grid))[:count]
+    places = [each.grids.within(axes) for each in candidates]
+    rows = np.concatenate([each.grids.rows[some] for each, some in zip(candidates, places, strict=True)])
+    bounds = np.concatenate([each.grids.bounds[some] for each, some in zip(candidates, places, strict=True)])
+    number = np.repeat(np.array(layers), list(map(len, places)))
+    full = rows.prod(axis=1) == candidates[0].request.procs
+    grids, grid = np.unique(rows[full], axis=0, return_inverse=True)
+    grid = grid.reshape(-1)
+    admitting = np.bincount(grid, weights=number[full])
+    sums = np.bincount(grid, weights=(number * bounds)[full])
+    first = np.lexsort((sums, -admitting))[:count]  # of equal ones in the order of the grids
+    return grids_of(grids[first])
 
 
 def nearest(candidates: GridCandidates, grid: PerAxis, axes: str) -> PerAxis | None:
     """A grid itself, or the grid of a class that has most of its cuts; None if no grid splits `axes` only."""
-    if grid in candidates.lower_bounds:
+    if grid in candidates.grids.places:
         return grid
-    within = candidates.within(axes)
-    return max(within, key=lambda each: _common(each, grid), default=None)  # of equal ones, the cheapest
-
-
-def _common(one: PerAxis, other: PerAxis) -> int:
-    return math.prod(map(math.gcd, one, other))
-
-
-def splits_only(grid: PerAxis, axes: str) -> bool:
-    """Whether a grid splits no other axes than `axes`."""
-    return all(parts == 1 or axis in axes for axis, parts in zip(AXES, grid, strict=True))
+    within = candidates.grids.within(axes)
+    if not len(within):
+        return None
+    common = np.gcd(candidates.grids.rows[within], np.array(grid)).prod(axis=1)
+    return candidates.grids.grid(within[common.argmax()])  # of equal ones, the cheapest

@@ -14,6 +14,7 @@ from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import load_network
 from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.plan.report import report
@@ -64,7 +65,7 @@ def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
         space = Space(nest, procs, {}, False)
         cap = work_cap(space.least_work or 1, balance)
         wanted = {g for g in all_grids(space, procs) if largest_block(nest, g).size <= cap}
-        found = family(nest, procs, balance)
+        found = grids_of(family(nest, procs, balance))
         assert len(found) == len(set(found))
         if nest.extents.g == 1:
             assert set(found) == wanted
@@ -75,8 +76,8 @@ def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
 def test_bounds_are_below_the_words(training: bool) -> None:
     for node in load_network(NETWORKS / "cosmoflow.yaml").planned:
         candidates = GridCandidates(LayerClass.of(node), NetworkRequest(13, training=training))
-        for grid, bound in list(candidates.lower_bounds.items())[:40]:
-            assert bound <= candidates.cost(PlacedGrid(grid))
+        for grid in grids_of(candidates.grids.rows[:40]):
+            assert candidates.grids.bound(grid) <= candidates.cost(PlacedGrid(grid))
 
 
 def test_words_between_layers_that_leave_different_ranks_idle() -> None:

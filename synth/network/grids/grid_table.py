@@ -1,0 +1,100 @@
+"""Many grids as arrays, those with the lowest bounds first. Few of them are ever asked for as `PerAxis`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from synth.layer.axes import AXES, X_AXES, PerAxis
+from synth.network.grids.box_rows import Array
+
+
+class GridTable:
+    """The grids of a family with lower bounds of their cost. A grid's place is its position here.
+
+    rows: the process counts, by (place, axis); grids with equal bounds in the order of these. bounds: by
+    place. size: grids of the family. Those that are appended later have the places from there on, and belong
+    to no selection of grids that split certain axes.
+    """
+
+    def __init__(self, rows: Array, bounds: Array) -> None:
+        order = np.lexsort((*rows.T[::-1], bounds))
+        self.rows, self.bounds, self.size = rows[order], bounds[order], len(rows)
+        self._within: dict[str, Array] = {}
+        self._with_x: dict[PerAxis, Array] = {}
+
+    def append(self, bounds: Mapping[PerAxis, float]) -> None:
+        """Grids outside the family, with their bounds."""
+        new = {grid: bound for grid, bound in bounds.items() if grid not in self.places}
+        self.places.update(zip(new, range(len(self.rows), len(self.rows) + len(new)), strict=True))
+        self.rows = np.concatenate([self.rows, np.array(list(new), np.int64).reshape(-1, len(AXES))])
+        self.bounds = np.concatenate([self.bounds, list(new.values())])
+
+    def grid(self, place: int) -> PerAxis:
+        """The grid at a place."""
+        return PerAxis(*self.rows[place].tolist())
+
+    def grids(self, places: Sequence[int] | Array) -> list[PerAxis]:
+        """The grids at some places."""
+        return grids_of(self.rows[places])
+
+    def bound(self, grid: PerAxis) -> float:
+        """The lower bound of the cost of a grid."""
+        return float(self.bounds[self.places[grid]])
+
+    @cached_property
+    def places(self) -> dict[tuple[int, ...], int]:
+        """Grid -> its place."""
+        columns = self.rows.T.tolist()
+        return dict(zip(zip(*columns, strict=True), range(len(self.rows)), strict=True))
+
+    @property
+    def parts(self) -> Any:
+        """The counts of the grids of the family: one array per axis."""
+        return parts_of(self.rows[: self.size])
+
+    @cached_property
+    def sizes(self) -> Array:
+        """The processes of the grids of the family, by place."""
+        found: Array = self.rows[: self.size].prod(axis=1)
+        return found
+
+    def within(self, axes: str) -> Array:
+        """The places of the grids that split no other axes than `axes`."""
+        if set(axes) == set(AXES):
+            return np.arange(len(self.rows))
+        if axes not in self._within:
+            self._within[axes] = np.flatnonzero(splits_only(self.rows[: self.size], axes))
+        return self._within[axes]
+
+    def with_x(self, x: PerAxis, axes: str = "") -> Array:
+        """The places of the grids that split b, d, h and w as `x` does, and no other axes than `axes`."""
+        if x not in self._with_x:
+            b, d, h, w = self._x_columns
+            self._with_x[x] = np.flatnonzero((b == x.b) & (d == x.d) & (h == x.h) & (w == x.w))
+        places = self._with_x[x]
+        return places[splits_only(self.rows[places], axes)] if axes else places
+
+    @cached_property
+    def _x_columns(self) -> tuple[Array, ...]:
+        return tuple(self.rows[:, AXES.index(axis)] for axis in X_AXES)
+
+
+def parts_of(rows: Array) -> Any:
+    """The counts of grids that are given by (grid, axis): one array per axis."""
+    return PerAxis(*rows.T)
+
+
+def grids_of(rows: Array) -> list[PerAxis]:
+    """Grids that are given by (grid, axis)."""
+    return [PerAxis(*row) for row in rows.tolist()]
+
+
+def splits_only(rows: Array, axes: str) -> Array:
+    """Whether each of some grids, by (grid, axis), splits no other axes than `axes`."""
+    others = [rows[:, at] == 1 for at, axis in enumerate(AXES) if axis not in axes]
+    found: Array = np.logical_and.reduce([np.ones(len(rows), dtype=bool), *others])
+    return found

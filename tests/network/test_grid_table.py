@@ -1,0 +1,64 @@
+"""Selections among many grids as arrays are those of loops over one grid at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from synth.layer.axes import AXES, PerAxis
+from synth.layer.layer import Layer
+from synth.network.grids.grid_family import family
+from synth.network.grids.grid_table import GridTable, grids_of
+from synth.search.grids import Space, all_grids
+
+NEST = Layer.conv2d((6, 8, 12, 12), 20, 3, padding=1).nest
+BOUNDS = np.random.default_rng(0)
+
+
+def table() -> tuple[GridTable, dict[PerAxis, float]]:
+    """A table whose bounds are few numbers, and grid -> bound in the order that it must have."""
+    rows = family(NEST, 24, 0.3)
+    bounds = BOUNDS.integers(0, 9, len(rows)).astype(float)
+    pairs = zip(grids_of(rows), bounds.tolist(), strict=True)
+    return GridTable(rows, bounds), dict(sorted(pairs, key=lambda each: (each[1], each[0])))
+
+
+def test_places_are_by_bound_and_then_by_counts() -> None:
+    made, wanted = table()
+    assert grids_of(made.rows) == list(wanted)
+    assert [made.bound(grid) for grid in wanted] == list(wanted.values())
+    assert [made.grid(made.places[grid]) for grid in wanted] == list(wanted)
+    assert made.sizes.tolist() == [grid.size for grid in wanted]
+
+
+def test_selections_are_those_of_loops() -> None:
+    made, wanted = table()
+    for axes in ("b", "hw", "bck", "".join(AXES)):
+        within = [
+            grid for grid in wanted if all(n == 1 or axis in axes for axis, n in zip(AXES, grid, strict=True))
+        ]
+        assert made.grids(made.within(axes)) == within
+        for x in {PerAxis(b=grid.b, d=grid.d, h=grid.h, w=grid.w) for grid in wanted}:
+            alike = [grid for grid in within if (grid.b, grid.d, grid.h, grid.w) == (x.b, x.d, x.h, x.w)]
+            assert made.grids(made.with_x(x, axes)) == alike
+
+
+def test_a_grid_outside_the_family_is_known_and_in_no_selection_of_axes() -> None:
+    made, wanted = table()
+    new, known = PerAxis(b=5), next(iter(wanted))
+    assert new not in made.places
+    made.append({new: 7.0, known: 7.0})
+    assert (made.bound(new), made.bound(known)) == (7.0, wanted[known])
+    assert made.grids(made.within("".join(AXES))) == [*wanted, new]
+    assert new not in made.grids(made.within("b"))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_family_for_time_is_every_grid_of_all_half_a_quarter_of_the_processes(exact: bool) -> None:
+    sizes = [24] if exact else [24, 12, 6, 3, 1]
+    wanted = {grid for size in sizes for grid in all_grids(Space(NEST, size, {}, True), size)}
+    found = grids_of(family(NEST, 24, 0.1, exact=exact, timed=True))
+    assert found == sorted(wanted)
+    assert {math.prod(grid) for grid in found} == set(sizes)
