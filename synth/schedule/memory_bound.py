@@ -63,20 +63,27 @@ class LeastMemory:
             rows = -(-slices[tensor] // most.of(LACKS[tensor]))  # the widened shard contains the shard
             widened[tensor] = max(0, rows - shards[tensor])
 
-        def words(form: PassForm, option: Option) -> int:
-            stationary, written = option.stationary, form.written
-            held = sum(widened[tensor] for tensor in option.fetches)
-            if stationary != written:  # gathered whole, maybe in place, and then the sums
-                return held + (groups[stationary] > 1) * slices[stationary] + carried[written]
-            # reduced whole: the copy that is sent, and what others send
-            sent = option.reduces * (slices[stationary] + (groups[stationary] - 1) * carried[written])
-            return held + slices[stationary] + sent
-
-        def needed(form: PassForm) -> int:
-            held = sum(shards[tensor] for tensor in (*form.reads, *form.waiting))
-            return held + min(words(form, option) for option in form.options)
-
-        return min(max(map(needed, step)) for step in self._forms[split])
+        found = -1
+        for step in self._forms[split]:
+            most_words = 0
+            for reads, written, waiting, options in step:
+                fewest = -1
+                for stationary, fetches, reduces in options:
+                    words = slices[stationary]
+                    if stationary != written:  # gathered whole, maybe in place, and then the sums
+                        words = words * (groups[stationary] > 1) + carried[written]
+                    elif reduces:  # whole: the copy that is sent, and what others send
+                        words += reduces * (words + (groups[stationary] - 1) * carried[written])
+                    for tensor in fetches:
+                        words += widened[tensor]
+                    fewest = words if fewest < 0 else min(fewest, words)
+                for tensor in reads:
+                    fewest += shards[tensor]
+                for tensor in waiting:
+                    fewest += shards[tensor]
+                most_words = max(most_words, fewest)
+            found = most_words if found < 0 else min(found, most_words)
+        return found
 
     def _step(self, sequence: Passes, least: PerAxis) -> list[PassForm]:
         """The passes in order. A backward pass also holds the shard of the tensor it ignores."""

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import Axis, PerAxis, Tensor
-from synth.layer.passes import moves
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
@@ -32,10 +31,10 @@ from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
 from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
-from synth.search.range_memory import RangeMemory, Step
+from synth.search.range_words import Choice, Floors, RangeWords, Within, average
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
-from synth.search.training_step import StepFloors, choose_training_tilings, preferred_orders, reuse_choices
+from synth.search.training_step import StepFloors, choose_training_tilings, preferred_orders
 
 LEAN_TILED = 20  # of the grids that the search for the least memory finds to fit, so many are tiled
 
@@ -86,13 +85,10 @@ class _Search:
     def __init__(self, request: Request, patience: int = PATIENCE) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.least_memory: dict[tuple[Axis, ...], RangeMemory] = {}
+        self.floors: dict[Range, Floors] = {}  # of the ranges in the queue
         self.insertions = itertools.count()
         self.tally = Tally()
         self.effort = Effort(patience, request.pass_ == "training")
-        first = request.sequences[0]
-        # the tensors that later passes may reuse, and how often each tensor is communicated then
-        self.reuses = [(reused, moves(first, reused)) for reused in reuse_choices(first, False)]
 
     @cached_property
     def cap(self) -> int:
@@ -105,6 +101,11 @@ class _Search:
     def ranges(self) -> Ranges:
         """The ranges of all grids."""
         return Ranges(self.space, self.cap, self.request.turnable)
+
+    @cached_property
+    def limited(self) -> RangeWords:
+        """Lower bounds of words within the limit."""
+        return RangeWords(self.request, self.ranges)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -126,7 +127,7 @@ class _Search:
         best: Optimum | None = None
         beaten = False  # whether a grid fits, but moves too many words
         if whole := self.ranges.whole():
-            self._push(queue, whole)
+            self._push(queue, whole, {})
         while queue:
             bound, key, _, state = heapq.heappop(queue)
             if self.request.fewer_than is not None and bound >= self.request.fewer_than:
@@ -161,15 +162,17 @@ class _Search:
 
     def _halve(self, queue: list[Candidate], each: Range) -> None:
         """Insert the halves of a range. Since it was inserted itself, more may be assumed."""
-        if not self.effort.assumes or self._fewest(each) is not None:
+        floors = self.floors.pop(each, {})
+        if not self.effort.assumes or self._fewest(each, floors) is not None:
             for half in self.ranges.halves(each):
-                self._push(queue, half)
+                self._push(queue, half, floors)
 
     def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key) -> None:
         """Insert a grid with each choice of turned axes that may fit."""
         for turned in self._turns(grid):
-            if self._fewest(grid, turned) is not None:
-                self._push_turned(queue, grid, key, turned)
+            fewest = self._fewest(grid, dict.fromkeys(self._choices([turned]), 0))
+            if fewest is not None:
+                self._push_turned(queue, grid, key, turned, fewest)
 
     def _most_words(self, best: Optimum | None) -> int | None:
         """The words with which a grid is still of use."""
@@ -205,15 +208,18 @@ class _Search:
     def _footprints(self, grid: PerAxis, turned: tuple[Axis, ...]) -> Footprints:
         return Footprints(Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts))
 
-    def _push_turned(self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...]) -> None:
+    def _push_turned(
+        self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...], fewest: int
+    ) -> None:
         """Insert a grid with some turned axes into the queue; among equal words, fewer are taken.
 
-        A grid whose shards and slices alone are over the limit is left out.
+        A grid whose shards and slices alone are over the limit is left out. `fewest`: a bound of its words.
         """
         footprints = self._footprints(grid, turned)
         bound = self._fewest_of_grid(footprints)
         if bound is not None:
-            heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), footprints))
+            number = next(self.insertions)
+            heapq.heappush(queue, (max(bound, fewest), (*key[:3], len(turned)), number, footprints))
 
     def _fewest_of_grid(self, footprints: Footprints) -> int | None:
         """A lower bound of the words of plans on a grid that may fit; None if none may, which is noted."""
@@ -244,90 +250,83 @@ class _Search:
 
         copied: as of `Ranges`, over at most `size` processes. Among equal words, larger sets are first.
         """
-        found = [
-            (reused, -(-sum(moves[tensor] * words for tensor, words in copied.items()) // size))
-            for reused, moves in self.reuses
-        ]
+        found = [(reused, average(moves, copied, size)) for reused, moves in self.limited.reuses.items()]
         return sorted(found, key=lambda each: each[1])
 
-    def _push(self, queue: list[Candidate], each: Range) -> None:
-        """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits."""
+    def _push(self, queue: list[Candidate], each: Range, known: Floors) -> None:
+        """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits.
+
+        known: the floors of a range that contains it.
+        """
         self.effort.steps += 1
         if self.request.limit_words is None:
-            bound: int | None = self.ranges.bound(each, self.request.moves, self.request.turned)
+            bound = self.ranges.bound(each, self.request.moves, self.request.turned)
         else:
-            bound = self._fewest(each)
-        if bound is None:
-            return
-        state = self.ranges.grid(each.first) if each.single else each
+            choices = self._choices(self.ranges.turns(self.ranges.grid(each.last), self.request.turned))
+            floors = {choice: known.get(choice, 0) for choice in choices}
+            fewest = self._fewest(each, floors)
+            if fewest is None:
+                return
+            bound, self.floors[each] = fewest, floors
+        state: PerAxis | Range = self.ranges.grid(each.first) if each.single else each
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
-    def _fewest(self, grids: Range | PerAxis, turned: tuple[Axis, ...] | None = None) -> int | None:
+    def _choices(self, turns: Iterable[tuple[Axis, ...]]) -> Iterator[Choice]:
+        """Choices of turned axes with every set of tensors that passes may reuse."""
+        return itertools.product(turns, self.limited.reuses)
+
+    def _fewest(self, grids: Range | PerAxis, floors: Floors) -> int | None:
         """A lower bound of the words of plans on some grids that may fit the memory; None if none may.
 
-        Whether they may fit is known by lower bounds of the memory, or by what the search assumes. `turned`:
-        the only choice of turned axes.
+        Whether they may fit is known by lower bounds of the memory, or by what the search assumes. floors:
+        the choices to look at, with what is known of them on more grids. A choice is looked at only while its
+        floor is the least, and its floor is then that of these grids.
         """
         limit = self.request.limit_words
         if limit is None:
             return 0
-        fewest: int | None = None
-        sure = False
-        for choice, bound, least, most, step in self._memory_bounds(grids, turned):
-            if bound > limit:
-                continue
-            words = self._fewest_reusing(choice, least, most, step, limit)
-            fewest = words if fewest is None else min(fewest, words)
-            sure = sure or not self.effort.assumes
-            sure = sure or self.effort.raised(bound, least, most, choice) <= limit
-        if fewest is not None and not sure:
-            self.effort.leave(fewest)
-            return None
+        within, looked = self._within(grids), set[Choice]()
+        fitting = {choice: floor for choice, floor in floors.items() if floor is not None}
+        while fitting and (choice := min(fitting, key=lambda c: (fitting[c], c not in looked))) not in looked:
+            ample = within.ample(*choice)
+            words: int | None = ample
+            if ample <= fitting[choice]:
+                looked.add(choice)
+                words = within.fewest(*choice)
+            if words is None:
+                floors[choice] = None
+                del fitting[choice]
+            else:
+                floors[choice] = fitting[choice] = max(words, fitting[choice])
+        fewest = min(fitting.values(), default=None)
+        if fewest is not None and self.effort.assumes:
+            raised = (
+                self.effort.raised(within.memory(turned), within.least, within.most, turned)
+                for turned in {turned: None for turned, _ in fitting}
+            )
+            if min(raised) > limit:
+                self.effort.leave(fewest)
+                return None
         return fewest
-
-    def _fewest_reusing(
-        self, turned: tuple[Axis, ...], least: PerAxis, most: PerAxis, step: Step, limit: int
-    ) -> int:
-        """A lower bound of the words of grids with some turned axes: passes reuse what the memory allows."""
-        by_words = self._by_words(self.ranges.copied(least, turned), min(self.procs, most.size))
-        if len(by_words) == 1:
-            return by_words[0][1]
-        memory = self._least_memory(turned)
-        fitting = (words for reused, words in by_words if memory.reusing(reused, step) <= limit)
-        return next(fitting, by_words[-1][1])
 
     def _note_unfit(self, distribution: Distribution, needed: int) -> None:
         """Note a grid that needs at least `needed` words, more than the limit."""
         grid, turned = distribution.grid, distribution.nest.turned
-        self.effort.note_unfit(grid, turned, needed, self._least_memory(turned)(grid, grid, grid.size))
+        self.effort.note_unfit(grid, turned, needed, self.limited.memory(turned)(grid, grid, grid.size))
 
-    def _memory_bounds(
-        self, grids: Range | PerAxis, turned: tuple[Axis, ...] | None = None
-    ) -> Iterator[tuple[tuple[Axis, ...], int, PerAxis, PerAxis, Step]]:
-        """For each choice of turned axes, a lower bound of the memory in words; first and last grid; step."""
+    def _within(self, grids: Range | PerAxis) -> Within:
+        """Lower bounds of the words and the memory of some grids."""
         if isinstance(grids, PerAxis):
-            least = most = grids
-        else:
-            least, most = self.ranges.grid(grids.first), self.ranges.grid(grids.last)
-        size = min(self.procs, most.size)
-        choices = self.ranges.turns(most, self.request.turned) if turned is None else [turned]
-        for each in choices:
-            step = (memory := self._least_memory(each)).step(least, most, size)
-            yield each, memory(least, most, size, step), least, most, step
-
-    def _least_memory(self, turned: tuple[Axis, ...]) -> RangeMemory:
-        """Lower bounds of the memory of grids with some turned axes."""
-        if turned not in self.least_memory:
-            nest, asked = self.nest.turn(turned), self.request
-            self.least_memory[turned] = RangeMemory(nest, asked.sequences, asked.stationary, asked.ghosts)
-        return self.least_memory[turned]
+            return self.limited.within(grids, grids)
+        return self.limited.within(self.ranges.grid(grids.first), self.ranges.grid(grids.last))
 
     @cached_property
     def leanest(self) -> Leanest:
         """The grid with the least memory, as far as that is known."""
 
         def memory_bound(each: Range) -> int:
-            return min(bound for _, bound, *_ in self._memory_bounds(each))
+            within = self._within(each)
+            return min(map(within.memory, self.ranges.turns(within.most, self.request.turned)))
 
         def needed(grid: PerAxis, enough: int | None) -> list[Lean]:
             turns = [(turned, self._footprints(grid, turned)) for turned in self._turns(grid)]

@@ -190,16 +190,30 @@ class Ranges:
 
         The terms of the numerator of `bound`, on any grid from `least` on with some turned axes.
         """
-        inputs, outputs = self._flat
-        for axis, window, of_inputs, of_outputs in self._windows:
-            parts = getattr(least, axis)
-            inputs *= window.size + (0 if axis in turned else of_inputs(parts))
-            outputs *= window.out + (of_outputs(parts) if axis in turned else 0)
+        inputs, outputs = self._sliced(least, turned)
         return {
             "In": inputs * least.k - self.words["In"],
             "Ker": self.words["Ker"] * (least.x - 1),
             "Out": outputs * least.c - self.words["Out"],
         }
+
+    def again(self, least: PerAxis, turned: tuple[Axis, ...]) -> dict[Tensor, int]:
+        """Tensor -> words that all processes receive whenever all of its panels move, without halos."""
+        inputs, outputs = self._sliced(least, turned)
+        return {
+            "In": inputs * (least.k - 1),
+            "Ker": self.words["Ker"] * (least.x - 1),
+            "Out": outputs * (least.c - 1),
+        }
+
+    def _sliced(self, least: PerAxis, turned: tuple[Axis, ...]) -> tuple[int, int]:
+        """Words of the slices of In and of Out in all blocks, with the rows that neighbours share."""
+        inputs, outputs = self._flat
+        for axis, window, of_inputs, of_outputs in self._windows:
+            parts = getattr(least, axis)
+            inputs *= window.size + (0 if axis in turned else of_inputs(parts))
+            outputs *= window.out + (of_outputs(parts) if axis in turned else 0)
+        return inputs, outputs
 
     def key(self, within: Range) -> Key:
         """A lower bound of the keys of all grids of a range."""

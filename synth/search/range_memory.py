@@ -34,11 +34,15 @@ class Step(NamedTuple):
     """What the passes of a step hold at least, in words.
 
     passes: per order of the passes and pass, (while rows are fetched, from then on), without saved slices.
+    held: per order and pass, what of these is live in the loop beside slices, panels and sums.
     slices: of each tensor that a group shares on every grid; 0 for others.
+    carried: what a process carries of each tensor.
     """
 
     passes: list[list[tuple[int, int]]]
+    held: list[list[int]]
     slices: Words
+    carried: Words
 
 
 class Held(NamedTuple):
@@ -85,10 +89,8 @@ class RangeMemory:
 
     def reusing(self, reused: frozenset[Tensor], step: Step) -> int:
         """Words that a process holds if later passes reuse these tensors, by what the passes hold."""
-        if reused not in self._saved:
-            self._saved[reused] = [self._intervals(each, reused) for each in self.sequences]
         slices, least = step.slices, -1
-        for passes, saved in zip(step.passes, self._saved[reused], strict=True):
+        for passes, saved in zip(step.passes, self.saved(reused), strict=True):
             most = 0
             for (fetched, later), (before, then) in zip(passes, saved, strict=True):
                 for tensor in before:
@@ -99,27 +101,38 @@ class RangeMemory:
             least = most if least < 0 else min(least, most)
         return least
 
+    def saved(self, reused: frozenset[Tensor]) -> Saved:
+        """Per order of the passes and pass, the tensors whose slices are saved if passes reuse `reused`."""
+        if reused not in self._saved:
+            self._saved[reused] = [self._intervals(each, reused) for each in self.sequences]
+        return self._saved[reused]
+
     def step(self, least: PerAxis, most: PerAxis, size: int) -> Step:
         """What the passes hold on any grid from `least` to `most` of at most `size` processes."""
         shards = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         stored, moving = dict(shards), dict(shards)  # moving: the widened shards with their strips
+        carried = dict(shards)
         for tensor in ("In", "Out"):
             if not self._whole:
-                moving[tensor] = 0
+                moving[tensor] = carried[tensor] = 0
                 continue
             read, flat = self._rows_read(tensor, least), self._flat[tensor]
+            carried[tensor] = flat * read // size
             if self.ghosts:
                 stored[tensor] = max(stored[tensor], -(-flat * read // size))
             moving[tensor] = -(-flat * (3 * read - 2 * self._distinct[tensor]) // size)
         passes: list[list[tuple[int, int]]] = []
+        beside: list[list[int]] = []
         for sequence in self._held:
             passes.append(found := [])
+            beside.append(live := [])
             for each in sequence:
                 held = strips = 0
                 for tensor in each.stored:
                     held += stored[tensor]
                 for tensor in each.shards:
                     held += shards[tensor]
+                live.append(held)
                 for tensor in each.fetches:
                     strips = max(strips, moving[tensor] - stored[tensor])
                 found.append((held + strips, held + moving[each.written]))
@@ -127,7 +140,7 @@ class RangeMemory:
         for tensor in self._reusable if self._whole else ():
             if least.of(LACKS[tensor]) > 1:
                 slices[tensor] = self._slice(tensor, least, most)
-        return Step(passes, slices)
+        return Step(passes, beside, slices, carried)
 
     def _of_passes(self, sequence: Passes) -> list[Held]:
         found, ends = [], WRITES[sequence[0]]
@@ -149,6 +162,17 @@ class RangeMemory:
             rows = self._read[dim] + self._shared[dim](getattr(least, dim)) if dim in framed else extent
             words *= -(-rows // getattr(most, dim, 1))
         return words
+
+    def positions(self, tensor: Tensor, least: PerAxis, most: PerAxis) -> int:
+        """Rows times columns of the largest slice of a tensor at least; 0 where it may have gaps."""
+        framed, positions = self._framed[tensor], 1
+        for axis in SPATIAL:
+            if axis in framed:
+                rows = self._read[axis] + self._shared[axis](getattr(least, axis)) if self._whole else 0
+            else:
+                rows = getattr(self.nest.extents, axis)
+            positions *= -(-rows // getattr(most, axis))
+        return positions
 
     def _rows_read(self, tensor: Tensor, least: PerAxis) -> int:
         """Rows that the blocks of all grids from `least` on read at least, repetitions included."""

@@ -230,7 +230,7 @@ def test_ghost_rows_and_their_strips_bound_the_memory_of_ranges() -> None:
     found = search.run()
     assert found is not None
     assert (found.tiling.words, found.proven_words) == (14_183_568, None)
-    assert search.effort.steps < 1500
+    assert search.effort.steps < 1000
 
 
 def test_slices_that_do_not_fit_are_not_assumed_to_be_reused() -> None:
@@ -239,7 +239,7 @@ def test_slices_that_do_not_fit_are_not_assumed_to_be_reused() -> None:
     found = search.run()
     assert found is not None
     assert (found.tiling.words, found.proven_words) == (4_071_936, None)
-    assert search.effort.steps < 12_000
+    assert search.effort.steps < 5000
 
 
 def test_a_refusal_says_that_it_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
