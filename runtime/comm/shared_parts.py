@@ -53,12 +53,19 @@ class SharedParts:
 
     held: the values of which each rank has parts, and which it wants whole.
     count: of received words.
+    homes: boxes, equal or disjoint, whose ranks divide the values of each among them;
+        by default those of `held`. A home lies in the box that its rank holds.
     """
 
     def __init__(
-        self, held: Layout, process_groups: ProcessGroups, count: Callable[[int], None]
+        self,
+        held: Layout,
+        process_groups: ProcessGroups,
+        count: Callable[[int], None],
+        homes: Layout | None = None,
     ) -> None:
         self.held, self.count, me = held, count, held.ranks.me
+        self.homes = homes or held
         self.ranks = sharing(held)
         alone = len(self.ranks) == 1
         self.group = None if alone else process_groups.of(self.ranks)
@@ -91,10 +98,15 @@ class SharedParts:
         """Sums over the ranks of the owned values alone, (numbers, *owned box)."""
         return self.owned_parts(own).sum(0)
 
-    def owned_parts(self, own: torch.Tensor) -> torch.Tensor:
-        """The parts of the owned values by rank, (ranks, numbers, *owned box)."""
+    def owned_parts(
+        self, own: torch.Tensor, none: Sequence[float] = ()
+    ) -> torch.Tensor:
+        """The parts of the owned values by rank, (ranks, numbers, *owned box).
+
+        none: the numbers of a value of which a rank has no part; by default zeros.
+        """
         to_owners, _ = self._by_owner
-        return self._by_rank(own, to_owners, self.owned.mine)
+        return self._by_rank(own, to_owners, self.owned.mine, none)
 
     def broadcast(self, owned: torch.Tensor) -> torch.Tensor:
         """(numbers, *own box), from the owned values; the adjoint of `owned_sums`."""
@@ -107,15 +119,19 @@ class SharedParts:
         """
         mine, (_, back) = self.held.mine, self._by_owner
         whole = values[0].new_empty(len(values[0]), *shape(mine))
-        pieces = self._swapped(values, back.received)
+        pairs = zip(values, back.sent, strict=True)
+        leaving = [
+            each[(slice(None), *within(box, self.owned.mine))] for each, box in pairs
+        ]
+        pieces = self._swapped(leaving, back.received)
         for box, piece in zip(back.received, pieces, strict=True):
             whole[(slice(None), *within(box, mine))] = piece
         return whole
 
     @cached_property
     def owned(self) -> Layout:
-        """One owner for every value; boxes must be equal or disjoint."""
-        return split_copies(self.held)
+        """One owner for every value."""
+        return split_copies(self.homes)
 
     def words(self) -> Words:
         """By rank, what it receives if a value is one number."""
@@ -163,19 +179,26 @@ class SharedParts:
     @cached_property
     def _by_owner(self) -> tuple[Swap, Swap]:
         """Parts to the owners, and what these made of them to all ranks."""
-        owned = self.owned
-        each = tuple(owned.boxes[rank] for rank in self.ranks)
-        own = (owned.mine,) * len(self.ranks)
-        return Swap(each, own), Swap(own, each)
+        held, owned = self.held, self.owned
+        theirs = tuple(overlap(held.mine, owned.boxes[rank]) for rank in self.ranks)
+        mine = tuple(overlap(owned.mine, held.boxes[rank]) for rank in self.ranks)
+        return Swap(theirs, mine), Swap(mine, theirs)
 
-    def _by_rank(self, own: torch.Tensor, swap: Swap, box: Box) -> torch.Tensor:
-        """(ranks, numbers, *box): the parts of all ranks in a box; 0 for no part."""
+    def _by_rank(
+        self, own: torch.Tensor, swap: Swap, box: Box, none: Sequence[float] = ()
+    ) -> torch.Tensor:
+        """(ranks, numbers, *box): the parts of all ranks in a box.
+
+        none: the numbers where a rank has no part; by default zeros.
+        """
         mine = self.held.mine
         leaving = [own[(slice(None), *within(each, mine))] for each in swap.sent]
         pieces = self._swapped(leaving, swap.received)
         if all(each == box for each in swap.received):
             return torch.stack(pieces)
         parts = own.new_zeros(len(self.ranks), len(own), *shape(box))
+        for place, number in enumerate(none):
+            parts[:, place] = number
         for part, each, piece in zip(parts, swap.received, pieces, strict=True):
             part[(slice(None), *within(each, box))] = piece
         return parts

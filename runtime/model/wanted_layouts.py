@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from torch import fx, nn
@@ -73,22 +74,36 @@ class WantedLayouts:
     def by_reader(self, node: fx.Node) -> Layout | None:
         """Where the one layer that reads a value wants it.
 
-        Between the two there may be calls that compute a value where it lies. None
-        where there is no such layer.
+        Between the two there may be calls that compute a value where it lies, or that
+        drop its single positions. None where there is no such layer.
         """
-        whole = node_shape(node)
-        while len(node.users) == 1:
+        whole = here = node_shape(node)
+        found: Layout | None = None
+        while len(node.users) == 1 and found is None:
             (node,) = node.users
             place = self.places.get(node.name)
             if place is not None:
-                return Layout(whole, place.before, self.ranks)
-            if not node.op.startswith("call") or node_shape(node) != whole:
-                return self._wanted_by(node, whole)
-            call = self.operators.call(node)
-            kind = self.operators.operator(call).kind
-            if kind not in IN_PLACE or len(call.inputs) > 1:
-                return self._wanted_by(node, whole)
-        return None
+                found = Layout(here, place.before, self.ranks)
+            elif self._in_place(node):
+                here = node_shape(node)
+            else:
+                found = self._wanted_by(node, here)
+                break
+        if found is None:
+            return None
+        single = ((0, 1),) * (len(whole) - len(here))
+        return found.with_boxes(whole, ((*box, *single) for box in found.boxes))
+
+    def _in_place(self, node: fx.Node) -> bool:
+        """Whether a call computes its input where it lies, but for single positions."""
+        if not node.op.startswith("call"):
+            return False
+        call = self.operators.call(node)
+        if len(call.inputs) > 1:
+            return False
+        kind, before = self.operators.operator(call).kind, call.shapes[0]
+        single = kind == "flatten" and math.prod(before[2:]) == 1
+        return single or (kind in IN_PLACE and before == call.out)
 
     def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
         """What a planned layer owns of its input; None where that is not all of it."""

@@ -1,12 +1,11 @@
 """Calls that reduce dimensions, with parts of the values on every rank.
 
-`mean`, `sum`, `amax` and `amin`, and poolings of which a window has all rows of a
-dimension.
+`mean`, `sum`, `amax` and `amin`, adaptive poolings, and averages of which a window has
+all rows of a dimension.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,18 +21,18 @@ from synth.runtime.layers.rows.pooling import (
 from synth.runtime.layers.rows.reduction import OPERATORS, Word
 from synth.runtime.operators.call import Call
 
-MAX_POSITIONS = 1 << 24  # of which float32 tells the first apart
-
 
 class ReductionForm(NamedTuple):
     """What a call reduces.
 
-    over: dimensions of the input. keep: whether they stay, with extent 1.
+    over: dimensions of the input. extents: of the result along them, 1 for all but
+    adaptive poolings. keep: whether they stay.
     operator: of torch, which says the dtype of the result.
     """
 
     word: Word
     over: tuple[int, ...]
+    extents: tuple[int, ...]
     keep: bool
     operator: Operator
 
@@ -59,31 +58,29 @@ def reduction_of(call: Call) -> ReductionForm | None:
         return None
     over = tuple(sorted({dim % len(before) for dim in given}))
     keep = len(after) == len(before)
-    return ReductionForm(word, over, keep, OPERATORS[word])  # type: ignore[arg-type]
+    ones = (1,) * len(over)
+    return ReductionForm(word, over, ones, keep, OPERATORS[word])  # type: ignore[arg-type]
 
 
 def _of_pooling(
     module: Any, before: Sequence[int], after: Sequence[int]
 ) -> ReductionForm | None:
-    """An average or maximum of all rows of some dimensions, one row of the others."""
+    """A pooling whose windows follow from the extents of the result."""
     dims = len(before) - 2
     pools = (*ADAPTIVE_AVG, *ADAPTIVE_MAX, *AVG_POOLS)
     kind = next((each for each in type(module).__mro__ if each in pools), None)
     if kind is None or int(kind.__name__[-2]) != dims:
         return None
-    over = tuple(dim for dim in range(2, 2 + dims) if after[dim] == 1)
-    same = all(after[dim] in (1, before[dim]) for dim in range(2, 2 + dims))
-    if not over or not same:
-        return None
+    over = tuple(dim for dim in range(2, 2 + dims) if after[dim] != before[dim])
+    extents = tuple(after[dim] for dim in over)
     if kind in ADAPTIVE_MAX:
-        fits = len(over) == dims and math.prod(before[2:]) <= MAX_POSITIONS
         name = pool_operator("adaptive_max_pool", dims)
-        whole = fits and not module.return_indices
-        return ReductionForm("first", over, True, name) if whole else None
-    if kind in AVG_POOLS and not _covers(module, before, after):
+        form = ReductionForm("first", over, extents, True, name)
+        return None if module.return_indices else form
+    if kind in AVG_POOLS and not (over and _covers(module, before, after)):
         return None
     name = pool_operator(f"{'adaptive_' * (kind in ADAPTIVE_AVG)}avg_pool", dims)
-    return ReductionForm("mean", over, True, name)
+    return ReductionForm("mean", over, extents, True, name)
 
 
 def _covers(module: Any, before: Sequence[int], after: Sequence[int]) -> bool:
@@ -94,5 +91,7 @@ def _covers(module: Any, before: Sequence[int], after: Sequence[int]) -> bool:
 
     rows = list(zip(before[2:], after[2:], strict=True))
     wanted = [size if n == 1 else 1 for size, n in rows]
-    plain = module.divisor_override is None and not any(each(module.padding))
-    return plain and list(each(module.kernel_size)) == wanted
+    divided = getattr(module, "divisor_override", None)  # a row has none
+    plain = divided is None and not any(each(module.padding))
+    fits = all(n in (1, size) for size, n in rows)
+    return plain and fits and list(each(module.kernel_size)) == wanted

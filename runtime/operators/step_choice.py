@@ -15,7 +15,7 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
 from synth.runtime.layers.products.product import ProductStep, best_layout, wanted
-from synth.runtime.layers.rows.pooling import adaptive_pool_step, pool_step
+from synth.runtime.layers.rows.pooling import pool_step
 from synth.runtime.layers.rows.reduction import Reduction
 from synth.runtime.layers.rows.reindex import Reindex
 from synth.runtime.layers.rows.resize import resize_step
@@ -87,14 +87,18 @@ def choose_step(
             return OnShards(each, source)
         case "pool":
             return pool_step(module, source, call.out, count)
-        case "adaptive":
-            return adaptive_pool_step(module, source, call.out, count)
         case "reduction":
             form = reduction_of(call)
             assert form is not None
-            groups = batch_norms.groups
             return Reduction(
-                form.word, source, form.over, form.keep, groups, count, form.operator
+                form.word,
+                source,
+                form.over,
+                form.extents,
+                form.keep,
+                batch_norms.groups,
+                count,
+                form.operator,
             )
         case "resize":
             return resize_step(module, source, call.out, count)

@@ -17,8 +17,6 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.layers.rows.pooling import (
-    ADAPTIVE_AVG,
-    ADAPTIVE_MAX,
     AVG_POOLS,
     MAX_POOLS,
 )
@@ -47,8 +45,7 @@ Kind = Literal[
     "instancenorm",
     "layernorm",  # over the last dimension
     "pool",
-    "adaptive",  # pooling whose windows follow from the size of the result
-    "reduction",  # a sum or mean along some dimensions: global pooling
+    "reduction",  # of rows along some dimensions: global and adaptive pooling
     "resize",
     "flatten",  # (b, c, *spatial) as (b, c * spatial)
     "permute",
@@ -74,7 +71,6 @@ LAYERS: dict[type[nn.Module], Kind] = {
     **dict.fromkeys(INSTANCE_NORMS.values(), "instancenorm"),
     nn.LayerNorm: "layernorm",
     **dict.fromkeys((*MAX_POOLS, *AVG_POOLS), "pool"),
-    **dict.fromkeys((*ADAPTIVE_AVG, *ADAPTIVE_MAX), "adaptive"),
     nn.Upsample: "resize",
     nn.Flatten: "flatten",
 }
@@ -239,10 +235,6 @@ def _pools(call: Call, module: Any) -> bool:
     )
 
 
-def _pools_adaptively(call: Call, module: Any) -> bool:
-    return _has_batch(call, module) and not getattr(module, "return_indices", False)
-
-
 def _resizes(call: Call, module: Any) -> bool:
     return (
         module.mode in (*NEAREST, *LINEAR)
@@ -258,7 +250,6 @@ MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     ),
     "layernorm": lambda call, module: len(module.normalized_shape) == 1,
     "pool": _pools,
-    "adaptive": _pools_adaptively,
     "resize": _resizes,
     "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),
 }

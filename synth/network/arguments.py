@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "matmul": ("n", "bias"),
     "pool": (*WINDOW_KEYS, "ceil"),
     "upsample": ("scale", "linear"),
-    "globalpool": ("dims", "max"),
+    "globalpool": ("dims", "out", "max"),
     **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
     **dict.fromkeys(NORMS, ("affine", "parameters")),
     "groupnorm": ("groups", "affine", "parameters"),

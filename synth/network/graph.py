@@ -2,10 +2,10 @@
 
 Every planned node is one loop nest. A fully connected layer over a feature map is a convolution whose kernel
 covers the map. A pooling is a convolution with one group per channel and no weights; an upsampling is a
-transposed one. Global pooling is computed where its input lies, if that is the layout of one planned node;
-else it is planned as a pooling. All other nodes have the layout of their input: normalization, activations
-and the like. A sum has the layout of its first input; its other inputs are redistributed. A concatenation
-moves nothing; a node that reads it reads its channels from the layouts of all its parts.
+transposed one. Global and adaptive pooling is computed where its input lies; of a concatenation, part by
+part. All other nodes have the layout of their input: normalization, activations and the like. A sum has the
+layout of its first input; its other inputs are redistributed. A concatenation moves nothing; a node that
+reads it reads its channels from the layouts of all its parts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from synth.network.row_maps import Reindexing, RowMap
 CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
 PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
-WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but without weights
-KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, "reindex", "gathered")
+WEIGHTLESS = ("pool", "upsample")  # planned, but without weights
+MOVING = ("globalpool", "reindex")  # which move rows, or parts of them, between the ranks of their input
+KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, *MOVING, "gathered")
 Role = Literal["in", "out"]
 Divided = Literal[
     "",  # not at all: every rank computes it from whole tensors
@@ -46,7 +47,7 @@ class Node:
     tied: whether its weights are those of a node before it.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
-    maps, dims: of a reindexing; see `Reindexing`. dims of a global pooling: those that it reduces.
+    maps, dims: of a reindexing; see `Reindexing`.
     groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
@@ -148,6 +149,11 @@ class Part:
     count: int
     path: Path = ()
 
+    @property
+    def regular(self) -> bool:
+        """Whether all boxes of ranks are those of one grid: not where several blocks share some windows."""
+        return all(not isinstance(each, Reduction) or each.whole for each in self.path)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -182,16 +188,29 @@ class Network:
                 parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
             elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)
-            elif node.kind in ("reindex", "globalpool"):
-                parts[node.name] = (self._with_path(node, parts[node.inputs[0]]),)
+            elif node.kind == "reindex":
+                parts[node.name] = (self._reindexed(node, parts[node.inputs[0]]),)
+            elif node.kind == "globalpool":
+                parts[node.name] = self._reduced(node, parts[node.inputs[0]])
             elif node.kind == "cat":
                 parts[node.name] = tuple(part for name in node.inputs for part in parts[name])
             else:
                 parts[node.name] = parts[node.inputs[0]]
         return parts
 
-    def _with_path(self, node: Node, parts: tuple[Part, ...]) -> Part:
-        """The part of a reindexed or reduced value.
+    def _reduced(self, node: Node, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """The parts of a value whose positions are reduced, each by itself."""
+        found = []
+        for number, part in enumerate(parts):
+            name = node.name if len(parts) == 1 else f"{node.name}.{number}"
+            known = part.node is not None and part.regular
+            last = Reduction.of(name, node, part.count)
+            made = replace(part, path=(*part.path, last)) if known else Part(None, 0, part.count)
+            found.append(made)
+        return tuple(found)
+
+    def _reindexed(self, node: Node, parts: tuple[Part, ...]) -> Part:
+        """The part of a reindexed value.
 
         It has no planned node where the value has other samples or channels.
         """
@@ -199,9 +218,7 @@ class Network:
         unknown = Part(None, 0, math.prod(node.shape[1:2]))
         if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
             return unknown
-        if node.kind == "globalpool":
-            return Part(first.node, 0, first.count, (*first.path, Reduction.of(node)))
-        if node.dims[:2] not in ((), (0, 1)):
+        if not first.regular or node.dims[:2] not in ((), (0, 1)):
             return unknown
         path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
         return Part(first.node, 0, node.shape[1], path)
@@ -253,10 +270,10 @@ class Network:
     def _edges(self) -> Iterator[tuple[str, Edge, Channels]]:
         """(node whose output moves, the ends of the edge, channels) of every part of an edge."""
         for node in self.nodes.values():
-            moves = node.layer is None and node.kind in ("reindex", "globalpool")
-            if moves and (part := self.parts[node.name][0]).node:
-                whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
-                yield node.inputs[0], whole_edge, Channels(0, 0, part.count)
+            for part in self.parts[node.name] if node.kind in MOVING else ():
+                if part.node:
+                    whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
+                    yield node.inputs[0], whole_edge, Channels(0, 0, part.count)
             if node.layer:
                 whole = (Part(node.name, 0, node.in_shape[1]),)
                 for name in node.inputs:

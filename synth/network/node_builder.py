@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from synth.base.yaml_positions import Listing, Scalar
@@ -14,7 +13,6 @@ from synth.layer.validate import LayerError
 from synth.network.arguments import FLAGS, check_arguments, division_of, flag_of, number_of, shown
 from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
-from synth.network.reductions import layer_below
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
@@ -235,24 +233,29 @@ class _NodeBuilder:
         return (*self.shape[:2], *spatial)
 
     def globalpool(self) -> Node:
-        """The mean of positions; a pooling is planned where its input lies in no planned layout."""
+        """The mean, or maximum, of all positions, or of windows that follow from the result's extents."""
         entry = self.entry
         if len(self.shape) < 3:
             raise entry.place.fault(f"{entry.name}: globalpool needs a feature map; remove it")
-        given = number_of(self.entry, "dims") if "dims" in entry.arguments else ()
-        dims = given if isinstance(given, tuple) else (given,)
+        dims = self._listed("dims") or tuple(range(2, len(self.shape)))
+        rows = self._listed("out") or (1,)
         if any(not 1 < dim < len(self.shape) for dim in dims):
             raise entry.arguments["dims"].fault(
                 f"{entry.name}: dims is {list(dims)}; use positions, from 2 to {len(self.shape) - 1}"
             )
-        maximum = flag_of(entry, "max")
-        if dims or layer_below(self.nodes, entry.inputs[0]):
-            pooled = dims or range(2, len(self.shape))
-            shape = tuple(1 if dim in pooled else n for dim, n in enumerate(self.shape))
-            return Node(entry.name, self.kind, entry.inputs, shape, self.shape, dims=dims, maximum=maximum)
-        rest = {"groups": self.shape[1]}
-        layer = self.layer(f"conv{len(self.shape) - 2}d", self.shape, self.shape[1], self.shape[2:], rest)
-        return replace(self.node_of(layer, layer.output_shape, self.shape), maximum=maximum)
+        if len(rows) not in (1, len(dims)) or not 1 <= min(rows) <= max(rows) <= 2**40:
+            raise entry.arguments["out"].fault(
+                f"{entry.name}: out is {list(rows)}; give an extent of 1 or more for each of the"
+                f" {len(dims)} positions that are pooled"
+            )
+        made = dict(zip(dims, rows if len(rows) == len(dims) else rows * len(dims), strict=True))
+        shape = tuple(made.get(dim, n) for dim, n in enumerate(self.shape))
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, maximum=flag_of(entry, "max"))
+
+    def _listed(self, key: str) -> tuple[int, ...]:
+        """Integers of an argument; none where it is not given."""
+        given = number_of(self.entry, key) if key in self.entry.arguments else ()
+        return given if isinstance(given, tuple) else (given,)
 
     def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
         weighted = self.kind not in WEIGHTLESS

@@ -1,8 +1,10 @@
-"""Reductions of a network: global pooling, means, sums and extrema of positions, where their input lies.
+"""Reductions of a network: global and adaptive pooling, and means, sums and extrema of positions.
 
-Each rank reduces its own box. Ranks whose boxes have the same values send their parts to the owners of these
-values: the ranks themselves, which divide them along the longest dimension. So the planner does not choose a
-grid for a reduction. `synth.runtime.layers.rows.reduction` does the same on the ranks.
+Each rank reduces the rows that it has of every window, so a reduction lies where its input lies. The parts of
+a value go to its owner. A block of rows owns the values of whose windows it has the first row. Where no block
+has two of them, all blocks whose first rows are in one window divide its values along the longest dimension.
+So the planner does not choose a grid for a reduction. `synth.runtime.layers.rows.reduction` does the same on
+the ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from synth.layer.interval_arrays import Many, Spans, cut
+from synth.layer.interval_arrays import Many, Spans, covered, cut
 
 if TYPE_CHECKING:
     from synth.network.graph import Node
@@ -21,21 +23,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A node that reduces positions: its name, its shape, and the reduced dimensions, which keep extent 1.
+    """What a node makes of the positions of some channels: its name, and the shapes before and after.
 
+    Along each dimension, row i of n after it reads the rows ⌊i·size/n⌋ to ⌈(i+1)·size/n⌉ of `size` before it.
     numbers: that a part of a value has. With an extremum travels where it is, or how often it occurs.
     """
 
     name: str
+    before: tuple[int, ...]
     shape: tuple[int, ...]
-    over: tuple[int, ...]
     numbers: int = 1
 
     @classmethod
-    def of(cls, node: Node) -> Reduction:
-        """That of a node of kind `globalpool`, which reduces all positions if it names none."""
-        over = node.dims or tuple(range(2, len(node.shape)))
-        return cls(node.name, node.shape, over, 2 if node.maximum else 1)
+    def of(cls, name: str, node: Node, channels: int) -> Reduction:
+        """That of a node of kind `globalpool`, of some of its channels."""
+        before, after = ((n, channels, *rows) for n, _, *rows in (node.in_shape, node.shape))
+        return cls(name, before, after, 2 if node.maximum else 1)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every window has all rows of a dimension."""
+        return all(n == 1 for _, _, n in self.reduced(len(self.shape)))
+
+    def reduced(self, dims: int) -> list[tuple[int, int, int]]:
+        """(place among `dims` dimensions, size before, size after) of the reduced dimensions."""
+        rows = enumerate(zip(self.before, self.shape, strict=True), dims - len(self.shape))
+        return [(place, size, n) for place, (size, n) in rows if size != n]
 
 
 def layer_below(nodes: Mapping[str, Node], name: str) -> str | None:
@@ -55,16 +68,30 @@ def held_boxes(boxes: Spans, last: Reduction) -> Spans:
     """The values of which every rank has parts; boxes are by (dimension of `FLAT`, option, rank)."""
     low, high = (bound.copy() for bound in boxes)
     used = (high > low).all(axis=0)
-    for dim in last.over:
-        place = dim + len(low) - len(last.shape)
-        low[place], high[place] = 0, 1
+    for place, size, n in last.reduced(len(low)):
+        low[place], high[place] = low[place] * n // size, -(-high[place] * n // size)
+    high[0] = np.where(used, high[0], low[0])
+    return low, high
+
+
+def home_boxes(boxes: Spans, last: Reduction) -> Spans:
+    """The values that every rank owns, with all ranks of an equal box."""
+    low, high = (bound.copy() for bound in boxes)
+    used = (high > low).all(axis=0)
+    for place, size, n in last.reduced(len(low)):
+        rows = low[place].copy()
+        low[place], high[place] = -(-rows * n // size), -(-high[place] * n // size)
+        found = np.where(used, high[place] - low[place], 0)
+        joins = (found == 0) & (found.max(axis=1, keepdims=True) <= 1)
+        low[place] = np.where(joins, rows * n // size, low[place])
+        high[place] = np.where(joins, low[place] + 1, high[place])
     high[0] = np.where(used, high[0], low[0])
     return low, high
 
 
 def owned_boxes(boxes: Spans, last: Reduction, procs: int) -> Spans:
     """The values that every rank owns after a reduction."""
-    low, high = held_boxes(boxes, last)
+    low, high = home_boxes(boxes, last)
     members, place = _sharing(low, high, procs)
     longest = (high - low).argmax(axis=0)
     for dim in range(len(low)):
@@ -76,11 +103,17 @@ def owned_boxes(boxes: Spans, last: Reduction, procs: int) -> Spans:
 
 def reduction_words(boxes: Spans, last: Reduction, procs: int) -> tuple[Many, Many]:
     """Words that the most-receiving rank receives, of parts of values, and of gradients; by option."""
-    low, high = held_boxes(boxes, last)
-    members, _ = _sharing(low, high, procs)
-    first, end = owned_boxes(boxes, last, procs)
-    held, own = ((b - a).prod(axis=0, dtype=np.int64) for a, b in ((low, high), (first, end)))
-    return last.numbers * ((members - 1) * own).max(axis=1), (held - own).max(axis=1)
+    held, own = held_boxes(boxes, last), owned_boxes(boxes, last, procs)
+    words, parts = ((b - a).prod(axis=0, dtype=np.int64) for a, b in (held, own))
+    owned = parts
+    used: Many = np.all(boxes[1] > boxes[0], axis=0)
+    for place, *_ in last.reduced(len(boxes[0])):
+        parts = parts // np.maximum(own[1][place] - own[0][place], 1)
+        for option, ranks in enumerate(used):
+            _, each = np.unique(boxes[0][place, option, ranks], return_index=True)
+            blocks = held[0][place, option, ranks][each], held[1][place, option, ranks][each]
+            parts[option] *= covered(blocks, (own[0][place, option], own[1][place, option]))
+    return last.numbers * (parts - owned).max(axis=1), (words - owned).max(axis=1)
 
 
 def _sharing(low: Many, high: Many, procs: int) -> tuple[Many, Many]:

@@ -63,8 +63,7 @@ def _arguments(node: Node) -> dict[str, Any]:
             linear = layer.kernel != layer.stride
             return {"scale": list(layer.stride)} | ({"linear": True} if linear else {})
         case "globalpool":
-            dims = {"dims": list(node.dims)} if node.dims else {}
-            return {**dims, "max": True} if node.maximum else dims
+            return _reduced(node) | ({"max": True} if node.maximum else {})
         case "reindex":
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})
@@ -79,6 +78,16 @@ def _arguments(node: Node) -> dict[str, Any]:
             return _trained(node)
         case _:
             return {}
+
+
+def _reduced(node: Node) -> dict[str, Any]:
+    """The positions that a pooling reduces where they are not all, and the extents that are not 1."""
+    rows = list(zip(node.in_shape[2:], node.shape[2:], strict=True))
+    dims = [dim for dim, (size, n) in enumerate(rows, 2) if size != n]
+    if all(n == 1 for _, n in rows):
+        return {}
+    extents = [node.shape[dim] for dim in dims]
+    return {"dims": dims} | ({"out": extents} if set(extents) != {1} else {})
 
 
 def _window(layer: Layer) -> dict[str, Any]:

@@ -25,6 +25,9 @@ layers:
   - {name: rows, globalpool: {dims: [2]}}
   - {name: joined, cat: {}, from: [again, a]}
   - {name: both, globalpool: {max: true}}
+  - {name: few, globalpool: {out: [5, 4]}, from: [a]}
+  - {name: some, globalpool: {dims: [3], out: 3, max: true}, from: [a]}
+  - {name: mean_of_few, globalpool: {}, from: [few]}
 """
 
 
@@ -36,10 +39,17 @@ def moved(plan: NetworkPlan) -> dict[str, int]:
 
 def test_a_file_says_what_is_reduced() -> None:
     network = parse_network(GATED, "gated.yaml")
-    assert [node.name for node in network.planned] == ["a", "gate", "both"]  # joined maps have no layout
+    assert [node.name for node in network.planned] == ["a", "gate"]
     shapes = {name: node.shape for name, node in network.nodes.items()}
     assert shapes["mean"] == shapes["own"] == (2, 8, 1, 1)
     assert shapes["rows"] == (2, 8, 1, 10)
+    assert (shapes["few"], shapes["some"]) == ((2, 8, 5, 4), (2, 8, 12, 3))
+    nodes = {name: [part.node for part in network.parts[name]] for name in ("both", "few", "mean_of_few")}
+    assert nodes == {
+        "both": ["a", "a"],
+        "few": ["a"],
+        "mean_of_few": [None],
+    }  # several blocks share windows of `few`
     assert parse_network(network_text(network), "gated.yaml").nodes == network.nodes
 
 
@@ -57,6 +67,24 @@ def test_words_of_parts(axes: str, procs: int, ranks: int, training: bool) -> No
     assert words["own"] == 2 * there + back  # with a maximum goes the number of rows that have it
     if axes == "w":
         assert words["rows"] == 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_words_of_windows(training: bool) -> None:
+    """Of five windows of 12 rows, each of four blocks shares one with the next: a row there, and one back."""
+    request = NetworkRequest(4, training=training, axes="h", strict_axes=False)
+    network = parse_network(GATED.replace("[5, 4]", "[5, 10]"), "gated.yaml")
+    words = moved(plan_network(network, request))
+    row = 2 * 8 * 10  # of the result
+    assert words["few"] == row * (1 + training)
+    assert words["both.0"] == words["both.1"] == 2 * 3 * 4 + 12 * training
+    assert words["some"] == 0  # along columns, which no rank divides
+
+
+@pytest.mark.parametrize("out", ["0", "[3, 4, 5]", "[2, -1]"])
+def test_other_extents_are_refused(out: str) -> None:
+    with pytest.raises(InputError, match="give an extent of 1 or more for each of the 2 positions"):
+        parse_network(GATED.replace("[5, 4]", out), "gated.yaml")
 
 
 @pytest.mark.parametrize("dims", ["[1]", "[2, 4]", "0"])

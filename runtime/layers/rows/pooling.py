@@ -28,7 +28,6 @@ from synth.runtime.grid.boxes import (
     zeros_around,
 )
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.layers.rows.adaptive_pooling import UnevenPool
 from synth.runtime.layers.steps.step import Step, scaled_boxes
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -41,7 +40,7 @@ class Pool(Step):
     """Maximum or average over windows.
 
     extents: of the output's spatial dimensions.
-    name: of torch's operator, such as "avg_pool" or "adaptive_max_pool".
+    name: of torch's operator, "avg_pool" or "max_pool".
     padded: whether an average counts the zeros of the padding.
     """
 
@@ -166,26 +165,6 @@ def pool_step(
     windows = [Window(*each_dim) for each_dim in numbers]
     padded = getattr(module, "count_include_pad", True)
     return Pool(source, windows, out[2:], count, name, padded)
-
-
-def adaptive_pool_step(
-    module: Any, source: Layout, out: tuple[int, ...], count: Count
-) -> Step | None:
-    """The step for an adaptive pooling.
-
-    All windows have one size if every spatial extent of the input is a multiple of that
-    of the output.
-    """
-    pairs = list(zip(source.whole[2:], out[2:], strict=True))
-    if getattr(module, "return_indices", False):
-        return None
-    average = isinstance(module, ADAPTIVE_AVG)
-    name = "adaptive_avg_pool" if average else "adaptive_max_pool"
-    if any(size % n for size, n in pairs):
-        operator = pool_operator(name, len(pairs))
-        return UnevenPool(source, out[2:], count, average, operator)
-    windows = [Window(size, size // n, size // n) for size, n in pairs]
-    return Pool(source, windows, out[2:], count, name)
 
 
 @cache

@@ -1,20 +1,21 @@
-"""Sums, means and extrema along dimensions that ranks may cut: global pooling.
+"""Sums, means and extrema of rows that ranks may cut: global and adaptive pooling.
 
-Each rank reduces its own box. Parts of a value go to its owner, which combines them:
-the first round of `SharedParts`. The gradient of a value returns to all ranks that had
-a part of it, so no pass gathers the input.
+Each rank reduces the rows that it has of every window. Parts of a value go to its
+owner, which combines them: the first round of `SharedParts`. The gradient of a value
+returns to all ranks that had a part of it, so no pass gathers the input.
+
+Row `i` of the `n` of a result reads the input rows from ⌊i·size/n⌋ to ⌈(i+1)·size/n⌉,
+as torch's adaptive pooling does. With n = 1 a window has all rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import Exchange, moved, summed, times
@@ -23,19 +24,22 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.comm.shared_parts import SharedParts
-from synth.runtime.grid.boxes import Box, shape, volume
+from synth.runtime.grid.boxes import Interval, intersect, shape, volume
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.layers.steps.step import Step
 
 # "first": a maximum whose gradient goes to the first of equal rows, as in max pooling;
 # that of "amax" and "amin" is divided among all of them
 Word = Literal["mean", "sum", "amax", "amin", "first"]
+FLOAT_ROWS = 1 << 24  # of which float32 tells the first apart
+NO_PART = (-math.inf, math.inf)  # the maximum of no rows, and where it is
 
 
 class Reduction(Step):
-    """A sum, mean, maximum or minimum along some dimensions, but not along all.
+    """A sum, mean, maximum or minimum of the rows of windows along some dimensions.
 
-    keep: whether these dimensions stay, with extent 1.
+    over: these dimensions. extents: of the result along them; "amax" and "amin" have 1.
+    keep: whether these dimensions stay; else their extents are 1.
     operator: of torch, called with one word; it says the dtype under autocast.
     """
 
@@ -44,6 +48,7 @@ class Reduction(Step):
         word: Word,
         source: Layout,
         over: Sequence[int],
+        extents: Sequence[int],
         keep: bool,
         process_groups: ProcessGroups,
         count: Count,
@@ -51,50 +56,95 @@ class Reduction(Step):
     ) -> None:
         super().__init__()
         self.source, self.over, self.count = source, tuple(over), count
-        self.word = word
+        self.word, self.keep = word, keep
         self.operator = operator or OPERATORS[word]
-        rows = math.prod(source.whole[dim] for dim in over)
-        self.divisor = rows if word == "mean" else 1
+        self.extents = dict(zip(self.over, extents, strict=True))
         self.wanted = source
-        if not disjoint(self._reduced(source)):
+        if not disjoint(self._homes(source).boxes):
             self.wanted = even(source.whole, source.ranks)
-        whole = [n for dim, n in enumerate(source.whole) if dim not in over]
-        self.held = source.with_boxes(whole, self._reduced(self.wanted))
-        self.parts = SharedParts(self.held, process_groups, count)
-        self.layout = self._with_dims(self.parts.owned) if keep else self.parts.owned
+        self.held, homes = self._held(self.wanted), self._homes(self.wanted)
+        self.parts = SharedParts(self.held, process_groups, count, homes)
+        self.layout = self._result(self.parts.owned)
+        self.windows = {
+            dim: [
+                window(row, source.whole[dim], n) for row in range(*self.held.mine[dim])
+            ]
+            for dim, n in self.extents.items()
+        }
 
-    def _reduced(self, layout: Layout) -> list[Box]:
-        """The values of which each rank has parts; none where its box is empty."""
-        kept = [dim for dim in range(len(layout.whole)) if dim not in self.over]
-        return [
-            tuple(box[dim] if volume(box) else (0, 0) for dim in kept)
-            for box in layout.boxes
+    def _with_rows(self, layout: Layout, rows: dict[int, list[Interval]]) -> Layout:
+        """Values of the result, whose rows along `over` are given for every rank.
+
+        None where the box of a rank is empty.
+        """
+        whole = [self.extents.get(dim, n) for dim, n in enumerate(layout.whole)]
+        boxes = [
+            tuple(rows[d][rank] if d in rows else each for d, each in enumerate(box))
+            if volume(box)
+            else ((0, 0),) * len(box)
+            for rank, box in enumerate(layout.boxes)
         ]
+        return layout.with_boxes(whole, boxes)
 
-    def _with_dims(self, layout: Layout) -> Layout:
-        """The same values with the reduced dimensions, of extent 1."""
+    def _held(self, layout: Layout) -> Layout:
+        """The values of which each rank has parts."""
+        rows = {
+            dim: [held_rows(box[dim], layout.whole[dim], n) for box in layout.boxes]
+            for dim, n in self.extents.items()
+        }
+        return self._with_rows(layout, rows)
 
-        def full(values: Sequence[Any], one: Any) -> tuple[Any, ...]:
-            rest, dims = iter(values), range(len(self.source.whole))
-            return tuple(one if dim in self.over else next(rest) for dim in dims)
+    def _homes(self, layout: Layout) -> Layout:
+        """The values that each rank owns, with all ranks of an equal box."""
+        used = [box if volume(box) else None for box in layout.boxes]
+        rows = {
+            dim: home_rows([b[dim] if b else None for b in used], layout.whole[dim], n)
+            for dim, n in self.extents.items()
+        }
+        return self._with_rows(layout, rows)
 
-        boxes = (full(box, (0, 1)) for box in layout.boxes)
-        return layout.with_boxes(full(layout.whole, 1), boxes)
+    def _result(self, owned: Layout) -> Layout:
+        """The owned values in the dimensions of the result."""
+        if self.keep:
+            return owned
+        kept = [dim for dim in range(len(owned.whole)) if dim not in self.over]
+        boxes = (tuple(box[dim] for dim in kept) for box in owned.boxes)
+        return owned.with_boxes([owned.whole[dim] for dim in kept], boxes)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The owned words of the result."""
         dtype = operator_dtype("reduction", self.operator, shard)
         shard = redistribute(shard, self.source, self.wanted, self.count)
         with no_autocast(shard.device):
-            if self.word in ("mean", "sum"):
+            if not shard.numel():
+                own = shard.new_zeros(shape(self.held.mine)) + shard.sum()
+            elif self.word in ("mean", "sum"):
                 own = self._sums(shard, sum_dtype(dtype))
             else:
                 own = self._extrema(shard.to(sum_dtype(dtype)))
         return own.reshape(shape(self.layout.mine)).to(dtype)
 
+    def _own_rows(self, dim: int) -> list[tuple[int, int]]:
+        """(first row in the own box, number of rows) of the part of each window."""
+        low, high = self.wanted.mine[dim]
+        own = (intersect(each, (low, high)) for each in self.windows[dim])
+        return [(first - low, last - first) for first, last in own]
+
     def _sums(self, shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The owned sums, or means."""
-        own = self._own(shard, partial(torch.sum, dtype=dtype)) / self.divisor
+        whole = [dim for dim, n in self.extents.items() if n == 1]
+        own = torch.sum(shard, whole, True, dtype=dtype) if whole else shard
+        divisor: Any = 1
+        for dim, windows in self.windows.items():
+            if dim not in whole:
+                rows = [own.narrow(dim, *each) for each in self._own_rows(dim)]
+                own = torch.cat(
+                    [each.sum(dim, True, dtype=dtype) for each in rows], dim
+                )
+            sizes = [last - first for first, last in windows]
+            each = own.new_tensor(sizes).reshape(-1, *[1] * (own.dim() - dim - 1))
+            divisor = divisor * (sizes[0] if len({*sizes}) == 1 else each)
+        own = own / divisor if self.word == "mean" else own
         if self.parts.alone:
             return own
         parts = self.parts
@@ -108,51 +158,34 @@ class Reduction(Step):
         """
         reduce = torch.amin if self.word == "amin" else torch.amax
         if self.parts.alone and self.word != "first":
-            return self._own(shard, reduce)
-        if not shard.numel():
-            return self._own(shard, torch.sum)
+            return reduce(shard, self.over, True)
         if self.word == "first":
-            own, places = self._first_maxima(shard)
-            marks = self._positions(places)
+            own, marks = self._first_maxima(shard)
         else:
-            own = reduce(shard, self.over)
-            kept = shape(self._with_dims(self.held).mine)
-            marks = (shard == own.detach().reshape(kept)).sum(self.over)
+            own = reduce(shard, self.over, True)
+            marks = (shard == own.detach()).sum(self.over, keepdim=True)
         if self.parts.alone:
             return own
+        rows = math.prod(self.source.whole[dim] for dim in self.over)
+        own = own if rows <= FLOAT_ROWS else own.double()
         extrema: torch.Tensor = _ExtremaAtOwners.apply(  # type: ignore[no-untyped-call]
             own, marks.to(own.dtype), self.parts, self.word
         )
         return extrema
 
     def _first_maxima(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The own maxima, and the first positions of them in the own box, flat."""
-        pools: Any = (
-            functional.adaptive_max_pool1d,
-            functional.adaptive_max_pool2d,
-            functional.adaptive_max_pool3d,
-        )
-        own, places = pools[shard.dim() - 3](shard, 1, return_indices=True)
-        return own.flatten(1), places.flatten(1)
-
-    def _positions(self, places: torch.Tensor) -> torch.Tensor:
-        """Positions in the whole map, from those in the own box."""
-        found = torch.zeros_like(places)
-        step, box = 1, self.wanted.mine
+        """The own maxima, and the positions of the first of them in the whole map."""
+        places, step = shard.new_zeros((), dtype=torch.int64).expand(shard.shape), 1
         for dim in reversed(self.over):
-            low, high = box[dim]
-            found += (places % (high - low) + low) * step
-            places = places // (high - low)
+            start, best, found = self.wanted.mine[dim][0], [], []
+            for first, rows in self._own_rows(dim):
+                most, row = shard.narrow(dim, first, rows).max(dim, keepdim=True)
+                before = places.narrow(dim, first, rows).gather(dim, row)
+                best.append(most)
+                found.append(before + (row + first + start) * step)
+            shard, places = torch.cat(best, dim), torch.cat(found, dim)
             step *= self.source.whole[dim]
-        return found
-
-    def _own(
-        self, shard: torch.Tensor, reduce: Callable[..., torch.Tensor]
-    ) -> torch.Tensor:
-        """What a function makes of the own box."""
-        if shard.numel():
-            return reduce(shard, self.over)
-        return shard.new_zeros(shape(self.held.mine)) + shard.sum()
+        return shard, places
 
     def exchanges(self) -> list[Exchange]:
         """The input, where boxes overlap in part, and parts of values."""
@@ -160,6 +193,37 @@ class Reduction(Step):
         parts = summed(self.held, self.parts.owned)
         found = [each._replace(forward=times(numbers, each.forward)) for each in parts]
         return moved(self.source, self.wanted) + found
+
+
+def window(row: int, size: int, extent: int) -> Interval:
+    """The input rows that a row of the result reads."""
+    return row * size // extent, -(-(row + 1) * size // extent)
+
+
+def held_rows(rows: Interval, size: int, extent: int) -> Interval:
+    """The rows of the result that read some of the given input rows."""
+    low, high = rows
+    return low * extent // size, -(-high * extent // size)
+
+
+def home_rows(
+    blocks: Sequence[Interval | None], size: int, extent: int
+) -> list[Interval]:
+    """The rows of the result that each of some blocks of input rows owns.
+
+    A block owns those of which it has the first row. Where no block has the first row
+    of two, a block without any owns the one that its own first row is in, together with
+    all others that do.
+    """
+    starts = [
+        (-(-low * extent // size), -(-high * extent // size))
+        for low, high in (each or (0, 0) for each in blocks)
+    ]
+    if any(last - first > 1 for first, last in starts):
+        return starts
+    lows = [each[0] * extent // size if each else 0 for each in blocks]
+    pairs = zip(starts, lows, strict=True)
+    return [each if each[1] > each[0] else (low, low + 1) for each, low in pairs]
 
 
 class _ExtremaAtOwners(torch.autograd.Function):
@@ -177,7 +241,8 @@ class _ExtremaAtOwners(torch.autograd.Function):
 
         marks: how many rows have a rank's extremum; of "first" where the first one is.
         """
-        values, marks = parts.owned_parts(torch.stack([own, marks])).unbind(1)
+        none = NO_PART if word == "first" else ()
+        values, marks = parts.owned_parts(torch.stack([own, marks]), none).unbind(1)
         top = values.amin(0) if word == "amin" else values.amax(0)
         if word == "first":
             marks = marks.masked_fill(values != top, math.inf)

@@ -257,7 +257,7 @@ class ForwardWalk:
             wide = self.timeline.new(layer.slice("In"))
         self.values[node.name] = self.timeline.new(layer.output)
         kept = []
-        if self.training and (node.kind == "pool" or node.maximum):
+        if self.training and node.kind == "pool":
             kept = [wide.hold()]
             if node.saves == "in":  # a maximum
                 kept.append(self.timeline.new(layer.output * INDEX_BYTES / self.plan.word_bytes))

@@ -23,7 +23,6 @@ from synth.parallel.front_end.dimension_order import Order, Shape, channels_last
 from synth.parallel.front_end.node_facts import division, saved_tensor
 from synth.parallel.front_end.node_names import NodeNames
 from synth.parallel.front_end.torch_layers import (
-    global_pool_layer,
     layer_of,
     pool_layer,
     takes_map,
@@ -120,7 +119,7 @@ class NetworkReader:
                 value = self._same_layout(call, kind, straight(call.out))
             case "layernorm":
                 value = self._same_layout(call, kind, channels_last(call.out))
-            case "pool" | "adaptive":
+            case "pool":
                 layer = pool_layer("pool", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "pool", layer)
             case "resize":
@@ -170,29 +169,21 @@ class NetworkReader:
         return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
 
     def _reduction(self, call: Call) -> Value | None:
-        """A reduction of positions: where its input lies; as a pooling where that has no layout."""
+        """A reduction of positions, where its input lies; None where that is no planned layout."""
         form = self.operators.reduction(call)
         assert form is not None
-        first, before = self.values[call.inputs[0]], call.shapes[0]
+        first = self.values[call.inputs[0]]
         here = self._shape_of(first.name)
-        over = tuple(sorted(first.order[dim] for dim in form.over))
-        if over[0] < 2:
+        rows = {first.order[dim]: n for dim, n in zip(form.over, form.extents, strict=True)}
+        if not rows:  # every row is one of the input
+            return first
+        if min(rows) < 2 or layer_below(self.nodes, first.name) is None:
             return None
-        positions, layer = tuple(range(2, len(here))), None
-        name, shape = self.names.of(call), tuple(1 if d in over else n for d, n in enumerate(here))
-        if layer_below(self.nodes, first.name) is None:
-            if over != positions or first.order != straight(before):
-                return None
-            layer = global_pool_layer(name, before, self.dtype)
-        dims = () if over == positions else over
-        node = Node(name, "globalpool", (first.name,), shape, here, layer, dims=dims)
-        node = replace(node, maximum=form.word not in ("mean", "sum"))
-        value = self._planned(call, node, first.order) if layer else self._named(node, first.order)
-        return value if form.keep else self._without(value, over)
-
-    def _named(self, node: Node, order: Order) -> Value:
-        self.nodes[node.name] = node
-        return Value(node.name, order)
+        name, shape = self.names.of(call), tuple(rows.get(dim, n) for dim, n in enumerate(here))
+        maximum = form.word not in ("mean", "sum")
+        self.nodes[name] = Node(name, "globalpool", (first.name,), shape, here, maximum=maximum)
+        value = Value(name, first.order)
+        return value if form.keep else self._without(value, sorted(rows))
 
     def _without(self, value: Value, over: Sequence[int]) -> Value:
         """A value without dimensions of extent 1."""

@@ -122,6 +122,76 @@ def join_stacks(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
+def reduce_parts(graph: fx.Graph, operators: Operators) -> None:
+    """Replace the pooling of a concatenation by the concatenation of poolings.
+
+    Each part is then reduced where it lies. Between the two there may be operators on single words.
+    """
+    import torch
+
+    for node in list(graph.nodes):
+        if not node.op.startswith("call") or node.meta.get("expression"):
+            continue
+        call = operators.call(node)
+        form = operators.reduction(call) if operators.operator(call).kind == "reduction" else None
+        calls, cat = ([], None) if form is None else _calls_on_join(node, operators)
+        if form is None or cat is None:
+            continue
+        joined = operators.call(cat).joined()
+        assert joined is not None
+        parts, dim = joined
+        alike = {each.meta["value"].dtype for each in (*parts, cat)}
+        if not form.over or dim in form.over or len(alike) > 1 or not all(map(_fixed, (*calls, cat))):
+            continue
+        after = dim if form.keep else dim - sum(each < dim for each in form.over)
+        with graph.inserting_before(node):
+            reduced, start = [], 0
+            for part in parts:
+                made, size = part, part.meta["value"].shape[dim]
+                for each in calls:
+                    (before,) = each.all_input_nodes
+                    made = _copied(graph, each, before, made)
+                    place = after if each is node else dim
+                    made.meta["value"] = each.meta["value"].narrow(place, start, size)
+                reduced.append(made)
+                start += size
+            whole = graph.call_function(torch.cat, (reduced, after))
+        whole.meta = {**node.meta}
+        for user in list(node.users):
+            redirect(user, node, whole)
+        for each in (*reversed(calls), cat):
+            if not each.users:
+                graph.erase_node(each)
+
+
+def _calls_on_join(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], fx.Node | None]:
+    """The calls from a concatenation to a node, in order, and the concatenation; None without one."""
+    calls = [node]
+    while True:
+        before = calls[0].all_input_nodes
+        if len(before) != 1 or not before[0].op.startswith("call") or before[0].meta.get("expression"):
+            return calls, None
+        if _joined_dim(before[0], operators) is not None:
+            return calls, before[0]
+        call = operators.call(before[0])
+        kind = operators.operator(call).kind
+        if kind not in ("elementwise", "same") or len(before[0].users) > 1 or call.parameters:
+            return calls, None
+        calls.insert(0, before[0])
+
+
+def _fixed(node: fx.Node) -> bool:
+    """Whether a call is the same in both modes of the model."""
+    return not {"only", "arguments", "passes"} & node.meta.keys()
+
+
+def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) -> fx.Node:
+    """A copy of a call that reads another value."""
+    made = graph.node_copy(node, lambda each: source if each is before else each)
+    made.meta = {**node.meta}
+    return made
+
+
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
     """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
 

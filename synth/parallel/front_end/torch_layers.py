@@ -73,20 +73,14 @@ def pool_layer(name: str, module: Any, before: Shape, after: Shape, dtype: str) 
 
     An input that a last, partial window exceeds is widened by it.
     """
-    if getattr(module, "kernel_size", None) is None:  # adaptive: windows follow from the extents
-        if any(size % n for size, n in zip(before[2:], after[2:], strict=True)):
-            return None  # windows of several sizes
-        kernel = tuple(size // n for size, n in zip(before[2:], after[2:], strict=True))
-        numbers = {"stride": kernel}
-    else:
-        dims = len(before) - 2
-        kernel = _per_dim(module.kernel_size, dims)
-        keys = ("stride", "padding", "dilation")
-        numbers = {key: _per_dim(getattr(module, key, 1), dims) for key in keys}
-        if getattr(module, "ceil_mode", False):
-            if set(numbers["dilation"]) != {1}:  # a network file does not have both
-                return None
-            before = _widened(before, after, kernel, numbers)
+    dims = len(before) - 2
+    kernel = _per_dim(module.kernel_size, dims)
+    keys = ("stride", "padding", "dilation")
+    numbers = {key: _per_dim(getattr(module, key, 1), dims) for key in keys}
+    if getattr(module, "ceil_mode", False):
+        if set(numbers["dilation"]) != {1}:  # a network file does not have both
+            return None
+        before = _widened(before, after, kernel, numbers)
     try:
         layer = conv_layer(before, before[1], kernel, **numbers, groups=before[1], dtype=dtype, name=name)
     except LayerError:
@@ -99,13 +93,6 @@ def _widened(before: Shape, after: Shape, kernel: Shape, numbers: dict[str, Shap
     rows = zip(before[2:], after[2:], kernel, numbers["stride"], numbers["padding"], strict=True)
     sizes = [max(n, (out - 1) * s + k - 2 * p) for n, out, k, s, p in rows]
     return (*before[:2], *sizes)
-
-
-def global_pool_layer(name: str, before: Shape, dtype: str) -> Layer | None:
-    """The mean over all positions as a convolution with one group per channel."""
-    if len(before) > 5:
-        return None
-    return conv_layer(before, before[1], before[2:], groups=before[1], dtype=dtype, name=name)
 
 
 def upsample_layer(name: str, module: Any, before: Shape, after: Shape, dtype: str) -> Layer | None:

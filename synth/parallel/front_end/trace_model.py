@@ -13,7 +13,13 @@ from synth.network.graph import Network
 from synth.network.write import network_text
 from synth.parallel.front_end.network_reader import NetworkReader
 from synth.parallel.front_end.padding import move_padding
-from synth.parallel.front_end.rewrite import bypass_flatten, fix_shapes, join_stacks, split_joins
+from synth.parallel.front_end.rewrite import (
+    bypass_flatten,
+    fix_shapes,
+    join_stacks,
+    reduce_parts,
+    split_joins,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +65,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     join_stacks(graph)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
+    reduce_parts(graph, operators)
     word = str(dtype).removeprefix("torch.")
     reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))
     network = reader.network(graph, name or type(model).__name__)

@@ -102,8 +102,36 @@ class Gates(nn.Module):
         return logits
 
 
+class Windows(nn.Module):
+    """Poolings to several outputs, of maps, of a concatenation and of the attention of a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.Conv2d(8, 8, 1),
+            nn.Conv2d(8, 4, 1),
+        )
+        self.means, self.best = nn.AdaptiveAvgPool2d((3, 4)), nn.AdaptiveMaxPool2d((4, 3))
+        self.pyramid, self.heads = nn.Conv2d(8, 4, 1), Attention(8)
+        self.classes, self.more = nn.Linear(12, 5), nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.first(x))
+        few = x - x.detach() + torch.round(2 * x.detach())  # many rows are equal
+        maps = self.pyramid(self.means(x)).transpose(2, 3) + self.pyramid(self.best(few))
+        joined = functional.silu(torch.cat([self.left(x), self.right(x)], 1))
+        out = self.classes(functional.adaptive_avg_pool2d(joined, 1).flatten(1)) + self.more(
+            joined.mean((2, 3))
+        )
+        attended = functional.adaptive_max_pool2d(self.heads(x) - x, 2)
+        logits: torch.Tensor = out * (maps.sum((1, 2, 3)) + attended.sum((1, 2, 3)))[:, None]
+        return logits
+
+
 MODELS: dict[str, Any] = {
     "gates": Gates,
+    "windows": Windows,
     "group norms": lambda: UNet(),
     "instance norms": lambda: UNet("instance"),
     "batch norms": lambda: UNet("batch"),
@@ -127,7 +155,8 @@ class Rows(nn.Module):
 
 
 def shape_of(name: str) -> tuple[int, ...]:
-    return {"heads": (4, 6, 12), "gates": (2, 3, 7, 3)}.get(name, (4, 3, 12, 12))
+    shapes = {"heads": (4, 6, 12), "gates": (2, 3, 7, 3), "windows": (2, 3, 7, 9)}
+    return shapes.get(name, (4, 3, 12, 12))
 
 
 def trained(name: str, axes: str, batch_norm: Any = "global", freeze: bool = False) -> dict[str, Any]:

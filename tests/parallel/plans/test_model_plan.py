@@ -57,6 +57,38 @@ def test_words_of_reductions_are_those_that_their_steps_exchange(procs: int, axe
     assert all(planned[name] < 2 * 2 * 8 for name in ("pool", "mean_1"))  # of channels, there and back
 
 
+@pytest.mark.parametrize(("procs", "axes"), [(4, "hw"), (5, "k"), (12, "hw")])
+@pytest.mark.parametrize("shape", [(2, 3, 14, 11), (1, 3, 9, 16)])
+def test_words_of_windows_are_those_that_their_steps_exchange(
+    procs: int, axes: str, shape: tuple[int, ...]
+) -> None:
+    """Blocks with several windows, windows of several blocks, and both; parts of a concatenation."""
+    plan = synth.plan_model(Pyramid(), shape, procs, axes=axes)
+    paths = {edge: edge.target_path[-1] for edge in plan.edge_words if edge.moves_rows}
+    planned = {paths[edge].name: plan.edge_words[edge] for edge in paths}
+    parts = {"adaptive_avg_pool2d_1", "adaptive_avg_pool2d_2"}  # of what is joined
+    assert planned.keys() == {"few", "best", *parts}
+    assert planned == {name: sum(max(words) for words in plan.words.calls[name]) for name in planned}
+
+
+class Pyramid(nn.Module):
+    """Poolings of one map, and one of two maps that are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = (nn.Conv2d(n, 8, 3, padding=1) for n in (3, 8, 8))
+        self.few, self.best = nn.AdaptiveAvgPool2d((5, 3)), nn.AdaptiveMaxPool2d((3, 4))
+        self.classes = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        joined = torch.relu(torch.cat([self.left(x), self.right(x)], 1))
+        joined = nn.functional.adaptive_avg_pool2d(joined, 1)
+        maps = self.few(x).sum((2, 3)) + self.best(x).sum((2, 3))
+        logits: torch.Tensor = self.classes(joined.flatten(1)) + maps[:, :5]
+        return logits
+
+
 class Gated(nn.Module):
     """A gate, mean and maximum of all positions, a mean of columns, and one of rows."""
 

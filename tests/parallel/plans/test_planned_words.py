@@ -32,6 +32,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("gates", ("hw",)),
         ("gates", ("",)),
         ("gates", ("ck",)),
+        ("windows", ("hw",)),
+        ("windows", ("h",)),
     ],
     ids=str,
 )
@@ -49,9 +51,12 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
 
 
 @pytest.mark.parametrize(("axes", "mode"), [("hw", "training"), ("bk", "training"), ("hw", "inference")])
-def test_reductions_of_parts_give_what_one_process_gives(axes: str, mode: str, ranks: RankPool) -> None:
-    for found in ranks.call("as_one_process", "gates", axes, mode):
-        assert len(found) == (15 if mode == "training" else 1)
+@pytest.mark.parametrize(("name", "tensors"), [("gates", 15), ("windows", 19)])
+def test_reductions_of_parts_give_what_one_process_gives(
+    name: str, tensors: int, axes: str, mode: str, ranks: RankPool
+) -> None:
+    for found in ranks.call("as_one_process", name, axes, mode):
+        assert len(found) == (tensors if mode == "training" else 1)
         assert all(each < 1e-9 for each in found.values()), found
 
 
