@@ -300,8 +300,8 @@ def torchrun(program: Path, ranks: int, cwd: Path, python_path: str) -> subproce
 
 def test_torchrun_runs_a_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(render(CASES["channel"]))
-    done = torchrun(program, 3, tmp_path, str(ROOT))
+    program.write_text(render(Plan(SMALL, 2, PerAxis(k=2), PassPlan())))
+    done = torchrun(program, 2, tmp_path, str(ROOT))
     assert done.returncode == 0, done.stderr
     assert "every word count is as it should be" in done.stdout
 
