@@ -31,7 +31,7 @@ from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group, backend_of, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
 
-LARGE = 2**18  # bytes from which a piece is a message of its own
+LARGE = 2**16  # bytes from which a piece is a message of its own
 
 
 class PendingGather(NamedTuple):

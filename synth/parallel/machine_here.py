@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "fresh", "overlap"}
 NEEDED |= {"tap", "errors", "others", "crowd", "pieces", "dispatch", "shared"}
-SCHEMA = "synth.measured/3"
+SCHEMA = "synth.measured/4"
 QUIET = 0.1  # share of the processors that others may use while a machine is measured
 DAY = 86400
 KEPT, KEPT_BUSY = 30 * DAY, 3600  # seconds that numbers hold, of a quiet and of a busy machine

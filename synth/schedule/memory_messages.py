@@ -26,7 +26,7 @@ from synth.schedule.pass_program import lowered
 if TYPE_CHECKING:
     from synth.schedule.memory import Footprints
 
-LARGE = 2**18  # bytes from which a piece is a message of its own, as in `runtime.comm.collectives`
+LARGE = 2**16  # bytes from which a piece is a message of its own, as in `runtime.comm.collectives`
 Buffers = tuple[int, int]  # how many, of how many words each
 
 

@@ -38,7 +38,7 @@ ALTERED = {
         ["summa_3d", "uneven_3d", "in_stationary", "ker_stationary_tiles", "matrix_3d"],
     ),
     "large pieces": (
-        "LARGE = 2**18",
+        "LARGE = 2**16",
         "LARGE = 0",
         ["summa_3d", "uneven_3d", "in_stationary", "in_stationary_halo", "training_3d"],
     ),
@@ -154,7 +154,7 @@ def test_the_collectives_of_a_backend_that_has_good_ones(name: str, programs: Pr
 
 @pytest.mark.parametrize("name", ALTERED["large pieces"][2])
 def test_large_pieces_are_messages_of_their_own(name: str, programs: Programs) -> None:
-    """The way of pieces of 256 KiB and more, taken here by all."""
+    """The way of pieces of 64 KiB and more, taken here by all."""
     assert programs.fault(f"large pieces {name}") == ""
 
 
