@@ -56,6 +56,9 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
         least = least_words(kind.nest, kind, request, parts_of(np.array(grids)))
         assert (least <= words).all()
         assert (least >= [np.floor(candidates.grids.bound(grid)) for grid in grids]).all()
+        candidates._look_at(grids)
+        candidates.count(grids)
+        assert all(candidates._seen[grid] <= candidates._words[grid] for grid in grids)
         ratios += [count / bound for count, bound in zip(words, least.tolist(), strict=True) if bound]
         for grid in grids:
             turned = candidates._turn(grid)

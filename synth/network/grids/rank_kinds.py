@@ -19,6 +19,7 @@ from synth.layer.window import Window
 from synth.network.grids.owned_boxes import Array, PlacedGrid
 from synth.schedule.distribution import Distribution
 
+FIRST = 3  # coordinates along a spatial axis that a first look takes
 SHAPES = 4  # shapes of shards along a dimension: of the longer slices, and of the others
 # axes along which the members of a tensor's group differ; no group differs along g
 GROUPS: tuple[tuple[Tensor | None, tuple[Axis, ...]], ...] = (
@@ -61,6 +62,19 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
             places = _places_of_members(cuts, shards)
             offset = np.array([steps[axis] for axis in split], np.int32) @ places
             ranks = (ranks[:, None] + offset).reshape(-1)
+    return ranks
+
+
+def few_ranks(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]) -> Array:
+    """A few ranks of a grid, of which one often receives the most words, or nearly as many.
+
+    Blocks and shards are the largest at the first coordinates, and only blocks between others have two halos.
+    """
+    grid, steps = placed.grid, strides(placed.grid, placed.order)
+    ranks: Array = np.zeros(1, np.int32)
+    for axis in SPATIAL:
+        places = np.arange(min(FIRST, getattr(grid, axis)), dtype=np.int32)
+        ranks = (ranks[:, None] + steps[axis] * places).reshape(-1)
     return ranks
 
 

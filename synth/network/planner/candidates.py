@@ -7,7 +7,7 @@ costs on demand: received words by counting owned boxes. The seconds of all grid
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -27,20 +27,24 @@ from synth.network.grids.owned_boxes import (
     PlacedGrid,
     sampled_ranks,
 )
-from synth.network.grids.rank_kinds import padded, ranks_of_kinds
+from synth.network.grids.rank_kinds import few_ranks, padded, ranks_of_kinds
 from synth.network.grids.word_bounds import least_words, mean_words
 from synth.network.planner.timed_grids import TimedGrids
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
+from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together on a sample of ranks
 BY_KINDS = 32  # grids whose words are counted together on one rank of every kind
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
+LOOSE = 1.05  # a bound that so many times it is less than the words is loose
 FEW_KINDS = 64  # grids with so many kinds of ranks are counted apart from those with more
 TOGETHER = 1 << 15  # unless grids times the most kinds are so few
 Selection = tuple[int, str, bool]  # see `GridCandidates.best`
 Best = list[tuple[float, PlacedGrid]]
+RanksOf = Callable[[PlacedGrid, Distribution, Sequence[Tensor]], Array]
+Asked = tuple[list[int], bool]  # places of grids; whether their exact words are needed, or bounds
 MAX_ELEMENTS = 1 << 18  # grids times ranks of one count
 
 
@@ -62,6 +66,7 @@ class GridCandidates:
             GridDistributions(self.nest, request.resident) if distributions is None else distributions
         )
         self._words: dict[PerAxis, int] = {}
+        self._seen: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
         self._of_turned: dict[tuple[Axis, ...], GridDistributions] = {}
         self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
@@ -133,22 +138,55 @@ class GridCandidates:
     def count(self, grids: Sequence[PerAxis]) -> None:
         """Count the exact words of several grids together."""
         new = [grid for grid in grids if grid not in self._words]
-        if new:
-            self._words.update(zip(new, self._counted(self._distributions, new), strict=True))
-            self._count_turned(new)
+        for grid, (words, turned) in self._fewest(new, ranks_of_kinds).items():
+            self._words[grid] = words
+            if turned:
+                self._turned[grid] = turned
 
-    def _counted(self, of_grids: GridDistributions, grids: Sequence[PerAxis]) -> list[int]:
-        """The words of some grids, counted on one rank of every kind."""
+    def _look_at(self, grids: Sequence[PerAxis]) -> None:
+        """Find the words that some grids receive at least: those of a few of their ranks."""
+        new = [grid for grid in grids if grid not in self._words and grid not in self._seen]
+        self._seen.update({grid: words for grid, (words, _) in self._fewest(new, few_ranks).items()})
+
+    def _fewest(
+        self, grids: Sequence[PerAxis], ranks_of: RanksOf
+    ) -> dict[PerAxis, tuple[int, tuple[Axis, ...]]]:
+        """Grid -> the words that some of its ranks receive at most, and the turned axes with which they do.
+
+        Cut by input rows where that moves fewer words and is no more work for any process.
+        """
+        counted = self._counted(self._distributions, grids, ranks_of)
+        found: dict[PerAxis, tuple[int, tuple[Axis, ...]]] = {}
+        found |= {grid: (words, ()) for grid, words in zip(grids, counted, strict=True)}
+        by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
+        for grid in grids:
+            turned = self._turn(grid)
+            if turned and self._least_turned(grid) < found[grid][0]:
+                if turned not in self._of_turned:
+                    self._of_turned[turned] = GridDistributions(self.nest.turn(turned))
+                if self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size:
+                    by_axes.setdefault(turned, []).append(grid)
+        for turned, some in by_axes.items():
+            counted = self._counted(self._of_turned[turned], some, ranks_of)
+            found.update({g: (n, turned) for g, n in zip(some, counted, strict=True) if n < found[g][0]})
+        return found
+
+    def _counted(
+        self, of_grids: GridDistributions, grids: Sequence[PerAxis], ranks_of: RanksOf = ranks_of_kinds
+    ) -> list[int]:
+        """The words of some grids, counted on some ranks: by default one of every kind."""
+        if not grids:
+            return []
         procs = self.request.procs
         placed = list(map(PlacedGrid, grids))
         distributions = [of_grids[grid] for grid in grids]
         tensors: tuple[Tensor, ...] = TENSORS if self.layer_class.weighted else ("In", "Out")
         kinds = [
-            ranks_of_kinds(*each, tensors) if procs <= MAX_EXACT_RANKS else sampled_ranks(procs)
+            ranks_of(*each, tensors) if procs <= MAX_EXACT_RANKS else sampled_ranks(procs)
             for each in zip(placed, distributions, strict=True)
         ]
         few = [len(ranks) <= FEW_KINDS for ranks in kinds]
-        if len(grids) * max(map(len, kinds), default=0) <= TOGETHER:
+        if len(grids) * max(map(len, kinds)) <= TOGETHER:
             few = [True] * len(grids)
         found = [0] * len(grids)
         for some in (np.flatnonzero(few), np.flatnonzero(np.logical_not(few))):
@@ -165,21 +203,6 @@ class GridCandidates:
                 for i, number in zip(some, words.tolist(), strict=True):
                     found[i] = number
         return found
-
-    def _count_turned(self, grids: Sequence[PerAxis]) -> None:
-        """Cut by input rows where that moves fewer words and is no more work for any process."""
-        by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
-        for grid in grids:
-            turned = self._turn(grid)
-            if turned and self._least_turned(grid) < self._words[grid]:
-                if turned not in self._of_turned:
-                    self._of_turned[turned] = GridDistributions(self.nest.turn(turned))
-                if self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size:
-                    by_axes.setdefault(turned, []).append(grid)
-        for turned, some in by_axes.items():
-            for grid, fewer in zip(some, self._counted(self._of_turned[turned], some), strict=True):
-                if fewer < self._words[grid]:
-                    self._words[grid], self._turned[grid] = fewer, turned
 
     def _turn(self, grid: PerAxis) -> tuple[Axis, ...]:
         """The axes that may be turned on a grid: all that it cuts, or none.
@@ -250,16 +273,18 @@ class GridCandidates:
         """Find what `best` gives for some (count, axes, full), and count words for all of them together."""
         running = {each: self._search(*each) for each in selections if each not in self._best}
         while running:
-            asked: set[int] = set()
+            counted, seen = set[int](), set[int]()
             for selection, search in list(running.items()):
                 try:
-                    asked.update(next(search))
+                    places, exact = next(search)
+                    (counted if exact else seen).update(places)
                 except StopIteration as end:
                     self._best[selection] = end.value
                     del running[selection]
-            self.count(self.grids.grids(sorted(asked)))
+            self.count(self.grids.grids(sorted(counted)))
+            self._look_at(self.grids.grids(sorted(seen)))
 
-    def _search(self, count: int, axes: str, full: bool) -> Generator[list[int], None, Best]:
+    def _search(self, count: int, axes: str, full: bool) -> Generator[Asked, None, Best]:
         """The search of `best`: gives the places of the grids whose words it needs next."""
         if self.timed is not None:  # the bounds are exact
             kept = self._full_places if full else self.grids.within(axes or "".join(AXES))
@@ -269,7 +294,7 @@ class GridCandidates:
         sampled = self.request.procs > MAX_EXACT_RANKS
         batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
         found: list[tuple[int, int]] = []  # words and place
-        start = 0
+        start, loose = 0, False  # whether words were far above bounds, so that a look at a few ranks helps
         while start < len(places):
             if len(found) >= count and (bounds[start], places[start]) > found[count - 1]:
                 break
@@ -278,11 +303,21 @@ class GridCandidates:
                 need = count - len(found)
                 stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
             some = places[start:stop]
-            yield some
+            if len(found) >= count and loose:
+                yield some, False
+                some = [place for place in some if (self._least_of(place), place) <= found[count - 1]]
+            yield some, True
             words = [self._words[grid] for grid in self.grids.grids(some)]
+            least = self._least[0][some]
+            loose = loose or (not sampled and bool((np.array(words) > LOOSE * least).any()))
             found = sorted([*found, *zip(words, some, strict=True)])[:count]
             start = stop
         return [(float(words), PlacedGrid(self.grids.grid(place))) for words, place in found]
+
+    def _least_of(self, place: int) -> int:
+        """The words of a grid that was looked at, or what it receives at least."""
+        grid = self.grids.grid(place)
+        return self._words[grid] if grid in self._words else self._seen[grid]
 
     def _in_order(self, axes: str, full: bool) -> tuple[list[float], list[int]]:
         """(bounds, places) of the grids that split no other axes, or that are full; lowest bounds first."""
