@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
+from synth.runtime.grid.boxes import Box, cut, shape
 from synth.runtime.grid.process_grid import At
 from synth.runtime.grid.ranks import Ranks
 
@@ -66,10 +66,10 @@ def even(whole: Sequence[int], ranks: Ranks) -> Layout:
 def disjoint(boxes: Sequence[Box]) -> bool:
     """Whether any two boxes are equal or share no word."""
     kinds = list(dict.fromkeys(boxes))
+    pairs = ((one, other) for i, one in enumerate(kinds) for other in kinds[:i])
     return all(
-        volume(overlap(one, other)) == 0
-        for i, one in enumerate(kinds)
-        for other in kinds[:i]
+        any(min(a[1], b[1]) <= max(a[0], b[0]) for a, b in zip(*pair, strict=True))
+        for pair in pairs
     )
 
 
