@@ -61,17 +61,12 @@ class ForwardWalk:
         self.values: dict[str, Storage] = {}
         self.own: dict[str, Words] = {}
         self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
-        self.pooled: Words = self._messages(ahead if training else 0)
+        passes = [each for layer in self.layers.values() for each in layer.passes[: None if training else 1]]
+        # sums of dKer are in flight while the next layers compute
+        at_once = 1 + ahead if training else 1
+        self.pooled: Words = at_once * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
         self.pooled = self.pooled + self._bucket()
         self.prefetched = self._prefetched(ahead)
-
-    def _messages(self, ahead: int) -> Words:
-        """Words of messages: those of a layer, while sums of dKer of some layers behind it are in flight."""
-        most, layers = self.nothing, list(self.layers.values())
-        for place, layer in enumerate(layers):
-            behind = layers[place + 1 : place + 1 + ahead]
-            most = np.maximum(most, sum((each.deferred for each in behind), layer.pooled(self.training)))
-        return most
 
     def _bucket(self) -> Words:
         """Words of the gradients of whole weights that are copied into one message."""
@@ -228,11 +223,9 @@ class ForwardWalk:
     def _compute_layer(self, node: Node, layer: LayerWords) -> list[Storage]:
         self.own[node.name] = layer.output
         first, source = layer.passes[0], self.values[node.inputs[0]]
-        unread = not layer.layer_class.transposed and node.in_words > layer.nest.words["In"]
-        given = self.timeline.new(layer.input) if self.enters(node) or unread else source.hold()
+        given = self.timeline.new(layer.input) if self.enters(node) else source.hold()
         if not node.weighted:
             return self._compute_weightless(node, layer, given)
-        self.timeline.brief(first.arriving)
         slices = {t: self.timeline.new(words) for t, words in first.gathered.items()}
         ahead = self.prefetched.get(node.name, self.nothing)
         self.timeline.brief(first.halo + first.kernel + ahead)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.layer.axes import SPATIAL, TENSORS, Tensor
+from synth.layer.axes import Tensor
 from synth.layer.interval_arrays import lengths
 from synth.layer.nest import Nest
 from synth.network.graph import Node
@@ -17,14 +17,11 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.timeline import Words
 from synth.schedule.memory import Footprints
-from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, Tree, lowered
-from synth.schedule.training_memory import reduction_overlaps
 from synth.search.tiling_search import TilingChoice
 
 BLOCK, THIN = 16, 3  # channels of oneDNN's blocks; those that it reads without blocks
-FEW = 20480  # words of a volume without its last dimension that torch computes by a plain kernel
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class PassWords:
     halo: of the widened shard of In, where rows are fetched and a gather follows.
     kernel: at most, of the kernel's result, of panels, and of the copies in the kernel's own layout.
     result: of the sums that the kernel makes. reduced: whether these are reduced or their rows returned.
-    arriving: at most until the slices are there, themselves included.
+    pooled: of messages, which the network's buffer pool keeps.
     """
 
     gathered: dict[Tensor, Words]
@@ -43,7 +40,7 @@ class PassWords:
     kernel: Words
     result: Words
     reduced: bool
-    arriving: Words
+    pooled: Words
 
 
 class LayerWords:
@@ -63,7 +60,6 @@ class LayerWords:
         self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
         self.distribution = self.boxes.distributions[0]
         self.footprints = Footprints(self.distribution)
-        self.messages = Footprints(self.distribution, kept=True).messages
         self.ranks = self.boxes.idle.shape[1]
 
     def _vector(self, words: Any) -> Words:
@@ -112,18 +108,6 @@ class LayerWords:
         """The passes in their order."""
         return [self._pass(each) for each in self.tiling.pass_plans]
 
-    def pooled(self, training: bool) -> Words:
-        """Words of messages, which the network's buffer pool keeps."""
-        plans = self.tiling.pass_plans if training else self.tiling.pass_plans[:1]
-        overlap = training and reduction_overlaps(self.footprints, plans, None)
-        return self._vector(self.messages.kept(plans, overlap))
-
-    @property
-    def deferred(self) -> Words:
-        """Words of the sums of dKer in flight."""
-        last = self.tiling.pass_plans[-1]
-        return self._in_transit(last) if last.written == "Ker" else np.zeros(self.ranks)
-
     def saved(self, tensor: Tensor) -> Words:
         """Words that the forward pass saves of a tensor beside its shard; 0 if it is the shard."""
         if tensor not in self.tiling.first.saves:
@@ -135,34 +119,32 @@ class LayerWords:
         tree = lowered(plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
         nothing = np.zeros(self.ranks)
         gathered: dict[Tensor, Words] = {}
-        halo = panels = nothing
-        reduced, arrivals = False, list[Arrival]()
+        halo = pooled = panels = nothing
+        reduced = False
         for each in tree.top():
             match each:
                 case Rows(direction="fetch"):
-                    gathered[each.tensor] = self._widened(each.tensor)
+                    gathered[each.tensor] = self._vector(self.boxes.summed(each.tensor)[0])
                     if self._gathers(tree, each.tensor):  # else the widened shard is the slice
                         halo = halo + gathered[each.tensor]
                 case Gather():
-                    gathered[each.tensor] = self.slice(each.tensor)
-                    arrivals.append(self.messages.arrival(each.tensor))
+                    slice_ = self.slice(each.tensor)
+                    pooled = pooled + np.maximum(slice_ - self.own(each.tensor), 0)
+                    gathered[each.tensor] = slice_
                 case Loop():
                     for inner in each.gathers:
                         panels = panels + 2 * self._vector(self.footprints.tile(inner.tensor, plan))
-                    reduced = reduced or bool(each.reduces)
-                case Reduce() | Rows():
+                    if each.reduces:
+                        reduced, pooled = True, pooled + self._in_transit(plan)
+                case Reduce():
+                    reduced, pooled = True, pooled + self._in_transit(plan)
+                case Rows():
                     reduced = True
-        result, copies = self._result(plan), self._copies(plan)
-        if plan.steps > 1:  # the result of a step is added to the sums
-            copies = copies + self._in_kernel(plan.written, plan)
-        arriving = self._vector(most_arriving(arrivals))
-        return PassWords(gathered, halo, panels + result + copies, result, reduced, arriving)
-
-    def _widened(self, tensor: Tensor) -> Words:
-        """Words of the widened shard of a tensor, with the zeros that are kept around it."""
-        if tensor == "In" and self.distribution.keeps_zeros:
-            return self._vector(self.footprints.saved(tensor))
-        return self._vector(self.boxes.summed(tensor)[0])
+        result = self._result(plan)
+        copies = self._copies(plan) if plan.steps == 1 else nothing
+        if self.nest.turned:  # the kernel lays zeros around the block
+            copies = copies + self._vector(self.footprints.padded(plan))
+        return PassWords(gathered, halo, panels + result + copies, result, reduced, pooled)
 
     def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
         return any(gather.tensor == tensor for gather in tree.gathers)
@@ -174,71 +156,43 @@ class LayerWords:
         return np.maximum(slice_ - own, 0) + (members - 1) * own if members > 1 else np.zeros(self.ranks)
 
     def _result(self, plan: PassPlan) -> Words:
-        """Words of the sums of a pass: of the slice, or of the own part where panels leave in between."""
-        away = plan.steps > 1 and plan.stationary != plan.written
-        return self.own(plan.written) if away else self.slice(plan.written)
-
-    def _in_kernel(self, tensor: Tensor, plan: PassPlan) -> Words:
-        """Words of a tensor that one call of the kernel reads or makes."""
-        return self.slice(tensor) if plan.steps == 1 else self._vector(self.footprints.tile(tensor, plan))
+        return self.slice(plan.written)
 
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
-        oneDNN copies In, Ker and Out into blocks of 16 channels, and the result out of them; with groups the
-        blocks are not filled up. It reads an In of up to three channels, and the kernels of one position, as
-        they are. Strided dIn takes one copy more, and room for one sample of dOut. A gradient's shape is told
-        by an empty tensor, but not where one call of torch makes both. For other words than float32 torch
-        copies every window. Products of matrices and poolings copy nothing.
+        oneDNN copies tensors into blocks of 16 channels, and the result out of them; with groups the blocks
+        are not filled up. It reads an In of up to
+        three channels, and the kernels of one position, as they are. Strided dIn is made without blocks, in
+        two copies. A gradient's shape is told by an empty tensor. For other words than float32 torch copies
+        every window. Products of matrices and poolings copy nothing.
         """
         nest, nothing = self.nest, np.zeros(self.ranks)
         if not self.node.weighted or (self.node.kind in ("linear", "matmul") and nest.taps == 1):
             return nothing
-        in_, ker, out = (self._in_kernel(tensor, plan) for tensor in TENSORS)
-        zeros = self._vector(self.footprints.padded(plan))  # around In, in a copy or in the result
-        in_, around = np.maximum(in_, zeros), zeros if plan.written != "In" else np.maximum(zeros - in_, 0)
-        told = plan.pass_ != "forward" and not self._in_one_call
-        made = in_ if plan.written == "In" else self._in_kernel(plan.written, plan)
-        shape_only = around + (made if told else nothing)
+        in_, out = self.slice("In"), self.slice("Out")
+        shape_only = nothing if plan.pass_ == "forward" else self._result(plan)
         if nest.word_bytes != 4:
             return shape_only + out / max(1, nest.extents.k) * nest.extents.c * nest.taps
-        strided = any(max(window.stride, window.divisor) > 1 for window in nest.windows.values())
-        if nest.taps == 1 and not strided:
+        if nest.taps == 1:
             return shape_only
-        sizes = plan.sizes(self.footprints.work)
-        thin = sizes.c <= THIN and plan.pass_ != "backward-data"
-        of_c, of_k = (
-            (_filled(1 if thin else sizes.c), _filled(sizes.k)) if nest.extents.g == 1 else (1.0, 1.0)
-        )
-        wide_in, wide_ker, wide_out = 0 * in_ if thin else in_ * of_c, ker * of_c * of_k, out * of_k
-        together = wide_in + wide_ker + wide_out
+        wide_in, wide_out = in_, out
+        if nest.extents.g == 1:
+            wide_in, wide_out = _in_blocks(in_, nest.extents.c), _in_blocks(out, nest.extents.k)
+        read_in = wide_in if nest.extents.c > THIN else nothing
+        strided = any(max(window.stride, window.divisor) > 1 for window in nest.windows.values())
         match plan.pass_:
             case "forward":
-                copies = np.maximum(together - out, wide_out)
+                copies = np.maximum(read_in + wide_out - out, wide_out)
             case "backward-data" if strided:
-                copies = np.maximum(together + wide_out / max(1, sizes.b) - in_, wide_in + in_)
+                copies = np.maximum(2 * wide_out, 2 * in_)
             case "backward-data":
-                copies = np.maximum(together - in_, wide_in)
+                copies = np.maximum(wide_out + wide_in - in_, wide_in)
             case _:
-                copies = np.maximum(together - ker, wide_ker) + in_ * self._in_layout_of_onednn(plan)
+                copies = read_in + wide_out
         return copies + shape_only
 
-    def _in_layout_of_onednn(self, plan: PassPlan) -> bool:
-        """Whether In of a volume is copied so that torch calls oneDNN; see `runtime.kernels.autotune`."""
-        sizes = plan.sizes(self.footprints.work)
-        plane = sizes.c * self.footprints.rows("d", plan) * self.footprints.rows("h", plan)
-        return len(self.node.in_shape) == 5 and self.nest.extents.g == sizes.b == 1 and plane <= FEW
 
-    @property
-    def _in_one_call(self) -> bool:
-        """Whether the layer is one call of torch, without exchanges; see `runtime.layers.one_call`."""
-        d = self.distribution
-        cut = any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
-        plans = self.tiling.pass_plans
-        ours = any(plan.steps > 1 or self._in_layout_of_onednn(plan) for plan in plans)
-        return not (any(d.groups) or cut or d.nest.turned or ours)
-
-
-def _filled(channels: int) -> float:
-    """Channels in full blocks, over the channels; 1 for a single one, which is in no block."""
-    return -(-channels // BLOCK) * BLOCK / channels if channels > 1 else 1.0
+def _in_blocks(words: Words, channels: int) -> Words:
+    """Words of a tensor in blocks of channels."""
+    return words * (-(-channels // BLOCK) * BLOCK / max(1, channels))

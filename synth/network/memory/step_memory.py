@@ -118,18 +118,19 @@ class _StepWalk(ForwardWalk):
     def _differentiate_layer(self, node: Node, layer: LayerWords, gradient: Storage) -> None:
         later = layer.passes[1:]
         slices: dict[Tensor, Storage] = {}
-        moved: Storage | None = None
+        result: Storage | None = None
         for each, plan in zip(later, layer.tiling.pass_plans[1:], strict=True):
-            self.timeline.brief(each.arriving)
             for tensor, words in each.gathered.items():
                 slices.setdefault(tensor, self.timeline.new(words))
             self.timeline.brief(each.halo + each.kernel)
-            own = layer.own("Ker") if plan.written == "Ker" else layer.input
-            self.timeline.brief(each.result + (own if each.reduced else 0.0))
-            if plan.written == "Ker":
-                self.timeline.add(own + layer.bias)
-            else:  # the shard of a result that is reduced is apart from its sums
-                moved = self.timeline.new(own if each.reduced else each.result)
+            if plan.written != "Ker":
+                result = self.timeline.new(each.result)
+            else:
+                self.timeline.brief(each.result)
+                self.timeline.add(layer.own("Ker") + layer.bias)
+        moved = self.timeline.new(layer.input) if result else None
+        if result:
+            result.free()
         for slice_ in slices.values():
             slice_.free()
         if moved is None:
