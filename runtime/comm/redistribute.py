@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.adjoint import same, with_adjoint
+from synth.runtime.comm.adjoint import Linear, same, with_adjoint
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
@@ -30,11 +30,8 @@ def redistribute(
     """
     if source.boxes == target.boxes:
         return shard
-    return with_adjoint(
-        shard,
-        lambda owned: fetch_boxes(owned, source, target, count),
-        lambda gradient: add_boxes(gradient, target, source, count),
-    )
+    fetch, add = _adjoints(source, target, count)
+    return with_adjoint(shard, fetch, add)
 
 
 def sum_to_owners(
@@ -43,11 +40,8 @@ def sum_to_owners(
     """Add the partial sums of each word at its owner; the adjoint of `redistribute`."""
     if held.boxes == owned.boxes:
         return partial
-    return with_adjoint(
-        partial,
-        lambda parts: add_boxes(parts, held, owned, count),
-        lambda gradient: fetch_boxes(gradient, owned, held, count),
-    )
+    fetch, add = _adjoints(owned, held, count)
+    return with_adjoint(partial, add, fetch)
 
 
 def sum_copies(
@@ -57,12 +51,8 @@ def sum_copies(
 
     It is added at the owners, and sent to every rank that holds the word.
     """
-
-    def over_copies(gradient: torch.Tensor) -> torch.Tensor:
-        total = add_boxes(gradient, held, owned, count)
-        return fetch_boxes(total, owned, held, count)
-
-    return with_adjoint(values, same, over_copies)
+    fetch, add = _adjoints(owned, held, count)
+    return with_adjoint(values, same, lambda gradient: fetch(add(gradient)))
 
 
 def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
@@ -76,6 +66,14 @@ def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
         return total.to(gradient.dtype)
 
     return with_adjoint(values, same, over_ranks)
+
+
+def _adjoints(owned: Layout, held: Layout, count: Count) -> tuple[Linear, Linear]:
+    """Fetch the held words from their owners, and its adjoint: add them there."""
+    return (
+        lambda values: fetch_boxes(values, owned, held, count),
+        lambda parts: add_boxes(parts, held, owned, count),
+    )
 
 
 def _exchanged(
