@@ -8,7 +8,7 @@ once: without betas for small messages, the seconds of every algorithm are a lin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -25,10 +25,14 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Groups:
-    """The distinct groups of some placed grids, and for every placed grid the index of its group."""
+    """The distinct groups of some placed grids, and for every placed grid the index of its group.
+
+    lines: of every operation so far, the seconds of its algorithms by placed grid; see `ManyGroups`.
+    """
 
     distinct: tuple[Group, ...]
     index: Counts
+    lines: dict[tuple[Op, float], tuple[Seconds, Seconds]] = field(default_factory=dict, compare=False)
 
     @property
     def sizes(self) -> Counts:
@@ -95,19 +99,26 @@ class ManyGroups:
 
     def seconds(self, op: Op, sizes: Seconds, groups: Groups, pieces: int = 1) -> Seconds:
         """Seconds of `pieces` collectives, each on an equal part of `sizes` bytes, for every placed grid."""
+        if any(level.small for level in self.machine.levels) or not self._in_lines(op):
+            return self._one_by_one(op, sizes, groups, pieces)
+        at_once, per_byte = self._lines(op, groups)
+        if op in ("all_gather", "reduce_scatter") and self._level is not None and self._level.pieces:
+            ((below, _),) = self._level.pieces
+            short = sizes / pieces / groups.sizes < below
+            per_byte = np.where(short, self._lines(op, groups, below / 2)[1], per_byte)
+        lines = pieces * at_once + per_byte * sizes
+        return np.where(sizes > 0, lines.min(axis=0), 0.0)
+
+    def _one_by_one(self, op: Op, sizes: Seconds, groups: Groups, pieces: int) -> Seconds:
+        """The same, where the seconds of an algorithm are no line over the size."""
         result = np.zeros(len(sizes))
         for number, group in enumerate(groups.distinct):
             rows = groups.index == number
             if group.size == 1 or not rows.any():
                 continue
-            if any(level.small for level in self.machine.levels) or not self._in_lines(op):
-                some, back = np.unique(sizes[rows], return_inverse=True)
-                priced = [pieces * best(self.machine, op, size / pieces, group).seconds for size in some]
-                result[rows] = np.array(priced)[back.reshape(-1)]
-                continue
-            at_once, per_byte = self._lines(op, group, sizes[rows] / pieces)
-            lines = pieces * at_once + per_byte * sizes[rows][None, :]
-            result[rows] = np.where(sizes[rows] > 0, lines.min(axis=0), 0.0)
+            some, back = np.unique(sizes[rows], return_inverse=True)
+            priced = [pieces * best(self.machine, op, size / pieces, group).seconds for size in some]
+            result[rows] = np.array(priced)[back.reshape(-1)]
         return result
 
     def _in_lines(self, op: Op) -> bool:
@@ -122,14 +133,18 @@ class ManyGroups:
         (first, *others) = self.machine.levels
         return first if not others and len(first.pieces) <= 1 else None
 
-    def _lines(self, op: Op, group: Group, sizes: Seconds) -> tuple[Seconds, Seconds]:
-        """By algorithm and size: seconds of a collective on an empty buffer, and seconds per byte."""
-        at_once, per_byte = (each[:, None] for each in _line(self.machine, op, group))
-        if op in ("all_gather", "reduce_scatter") and self._level is not None and self._level.pieces:
-            ((below, _),) = self._level.pieces
-            short = _line(self.machine, op, group, below / 2)[1][:, None]
-            per_byte = np.where(sizes[None, :] / group.size < below, short, per_byte)
-        return at_once, per_byte
+    def _lines(self, op: Op, groups: Groups, large: float = 2.0**30) -> tuple[Seconds, Seconds]:
+        """By (algorithm, placed grid): the two numbers of `_line`, 0 for groups of one rank."""
+        key = op, large
+        if key not in groups.lines:
+            none = np.zeros(len(self.machine.algorithms or ALGORITHMS))
+            found = [
+                _line(self.machine, op, group, large) if group.size > 1 else (none, none)
+                for group in groups.distinct
+            ]
+            at_once, per_byte = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+            groups.lines[key] = at_once[:, groups.index], per_byte[:, groups.index]
+        return groups.lines[key]
 
     def messages(self, sizes: Seconds, groups: Groups, neighbours: Counts) -> Seconds:
         """Seconds of one exchange with neighbours, `sizes` bytes in all, on the outermost level crossed."""
@@ -147,7 +162,7 @@ class ManyGroups:
 
 
 @lru_cache(maxsize=1 << 14)
-def _line(machine: Machine, op: Op, group: Group, large: float = 2.0**30) -> tuple[Seconds, Seconds]:
+def _line(machine: Machine, op: Op, group: Group, large: float) -> tuple[Seconds, Seconds]:
     """By algorithm: seconds of a collective on an empty buffer, and seconds per byte up to a large one."""
     names = machine.algorithms or ALGORITHMS
     empty = np.array([cost(machine, op, 0.0, group, name).seconds for name in names])

@@ -9,6 +9,7 @@ import pytest
 
 from synth.layer.axes import AXES, PerAxis
 from synth.layer.layer import Layer
+from synth.network.grids import grid_family
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import GridTable, grids_of
 from synth.search.grids import Space, all_grids
@@ -62,3 +63,10 @@ def test_a_family_for_time_is_every_grid_of_all_half_a_quarter_of_the_processes(
     found = grids_of(family(NEST, 24, 0.1, exact=exact, timed=True))
     assert found == sorted(wanted)
     assert {math.prod(grid) for grid in found} == set(sizes)
+
+
+def test_counts_of_an_axis_are_looked_at_together_or_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = family(NEST, 24, 0.3)
+    for few in (1, 40):
+        monkeypatch.setattr(grid_family, "AT_ONCE", few)
+        assert np.array_equal(family(NEST, 24, 0.3), together)

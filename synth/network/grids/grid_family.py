@@ -21,6 +21,7 @@ Array = NDArray[Any]
 
 NONE, NONE_CUT = np.ones((0, len(AXES)), np.int64), np.ones((1, 0), np.int64)
 MAX_GRIDS = 1 << 21  # grids that are enumerated together; above it, the balance is narrowed
+AT_ONCE = 1 << 16  # rows times counts of an axis that are looked at together
 
 
 def family(
@@ -84,15 +85,18 @@ def _within(space: Space, cap: int | None = None, most: int | None = None) -> Ar
     rows, used, work = NONE_CUT, np.ones(1, np.int64), np.ones(1, integer)
     for axis in AXES:
         rest //= getattr(space.nest.extents, axis)
-        extended = []
-        for parts in space.counts(axis):
-            block = work * space.block(axis, parts)
+        extended, options = [], space.counts(axis)
+        together = max(1, AT_ONCE // max(1, len(rows)))
+        for first in range(0, len(options), together):
+            some = options[first : first + together]
+            parts = np.array(some, np.int64)[:, None]
+            block = work * np.array([[space.block(axis, count)] for count in some], integer)
             remaining = space.procs // (used * parts)
             fits = (remaining > 0) & (block * rest <= cap * remaining) & (block <= cap)
             if space.exact:
                 fits &= space.procs % (used * parts) == 0
-            index = np.flatnonzero(np.asarray(fits, dtype=bool))
-            extended.append((index, np.full(len(index), parts), block[index]))
+            at, index = np.nonzero(np.asarray(fits, dtype=bool))
+            extended.append((index, parts[at, 0], block[at, index]))
         index, counts, work = (np.concatenate(each) for each in zip(*extended, strict=True))
         if most is not None and len(index) > most:
             raise _TooManyError

@@ -74,7 +74,8 @@ class TimedGrids:
 
     def seconds(self, placed: PlacedGrid) -> float:
         """Seconds of a placed grid, also of one outside the family."""
-        self.add([placed])
+        if placed not in self._index:
+            self.add([placed])
         return self._alone[self._index[placed]]
 
     def rows(self, some: Sequence[PlacedGrid]) -> LayerTimes:
