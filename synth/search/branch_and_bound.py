@@ -16,25 +16,25 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
-from synth.layer.axes import Axis, PerAxis, Tensor
+from synth.layer.axes import Axis, PerAxis
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
+from synth.search.bounds.grid_bounds import GridBounds
+from synth.search.bounds.range_words import Floors
 from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
-from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
-from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
-from synth.search.range_words import Choice, Floors, RangeWords, Within, average
+from synth.search.pass_tilings import Tally, choose_tiling
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
-from synth.search.training_step import StepFloors, choose_training_tilings, preferred_orders
+from synth.search.training_step import choose_training_tilings
 
 LEAN_TILED = 20  # of the grids that the search for the least memory finds to fit, so many are tiled
 
@@ -103,9 +103,9 @@ class _Search:
         return Ranges(self.space, self.cap, self.request.turnable)
 
     @cached_property
-    def limited(self) -> RangeWords:
-        """Lower bounds of words within the limit."""
-        return RangeWords(self.request, self.ranges)
+    def bounds(self) -> GridBounds:
+        """Lower bounds of the words of grids that may fit the limit."""
+        return GridBounds(self.request, self.ranges, self.effort)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -147,7 +147,7 @@ class _Search:
                     effort.tile(state.grid.size, self.tally.examined)
                     self.tally.examined = 0
                     if limit is not None and needed > limit:
-                        self._note_unfit(state.distribution, needed)
+                        self.bounds.note_unfit(state.distribution, needed)
                     elif tiling is not None:
                         nest, load = state.nest, state.distribution.load
                         found = Optimum(state.grid, tiling, load, least, nest.turned, nest.classes)
@@ -163,14 +163,14 @@ class _Search:
     def _halve(self, queue: list[Candidate], each: Range) -> None:
         """Insert the halves of a range. Since it was inserted itself, more may be assumed."""
         floors = self.floors.pop(each, {})
-        if not self.effort.assumes or self._fewest(each, floors) is not None:
+        if not self.effort.assumes or self.bounds.fewest(each, floors) is not None:
             for half in self.ranges.halves(each):
                 self._push(queue, half, floors)
 
     def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key) -> None:
         """Insert a grid with each choice of turned axes that may fit."""
         for turned in self._turns(grid):
-            fewest = self._fewest(grid, dict.fromkeys(self._choices([turned]), 0))
+            fewest = self.bounds.fewest(grid, dict.fromkeys(self.bounds.choices([turned]), 0))
             if fewest is not None:
                 self._push_turned(queue, grid, key, turned, fewest)
 
@@ -216,42 +216,10 @@ class _Search:
         A grid whose shards and slices alone are over the limit is left out. `fewest`: a bound of its words.
         """
         footprints = self._footprints(grid, turned)
-        bound = self._fewest_of_grid(footprints)
+        bound = self.bounds.of_grid(footprints)
         if bound is not None:
             number = next(self.insertions)
             heapq.heappush(queue, (max(bound, fewest), (*key[:3], len(turned)), number, footprints))
-
-    def _fewest_of_grid(self, footprints: Footprints) -> int | None:
-        """A lower bound of the words of plans on a grid that may fit; None if none may, which is noted."""
-        distribution, limit = footprints.distribution, self.request.limit_words
-        copied = self.ranges.copied(distribution.grid, distribution.nest.turned)
-        floor = None if limit is None else self._floors(footprints)
-        fitting: list[frozenset[Tensor]] = []
-        fewest: int | None = None
-        least = 0
-        for reused, words in self._by_words(copied, distribution.grid.size):
-            if fewest is not None and words >= fewest:
-                break
-            if any(reused <= more for more in fitting):
-                continue
-            if floor is not None and limit is not None and (needed := floor(reused, limit)) > limit:
-                least = min(least or needed, needed)
-                continue
-            fitting.append(reused)
-            again = self.request.reusable - reused
-            words = max(words, heavy_words(distribution, self.request.sequences[0], again))
-            fewest = words if fewest is None else min(fewest, words)
-        if fewest is None:
-            self._note_unfit(distribution, least)
-        return fewest
-
-    def _by_words(self, copied: dict[Tensor, int], size: int) -> list[tuple[frozenset[Tensor], int]]:
-        """The sets of tensors that passes may reuse, and lower bounds of the words with them, ascending.
-
-        copied: as of `Ranges`, over at most `size` processes. Among equal words, larger sets are first.
-        """
-        found = [(reused, average(moves, copied, size)) for reused, moves in self.limited.reuses.items()]
-        return sorted(found, key=lambda each: each[1])
 
     def _push(self, queue: list[Candidate], each: Range, known: Floors) -> None:
         """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits.
@@ -262,70 +230,21 @@ class _Search:
         if self.request.limit_words is None:
             bound = self.ranges.bound(each, self.request.moves, self.request.turned)
         else:
-            choices = self._choices(self.ranges.turns(self.ranges.grid(each.last), self.request.turned))
+            choices = self.bounds.choices(self.ranges.turns(self.ranges.grid(each.last), self.request.turned))
             floors = {choice: known.get(choice, 0) for choice in choices}
-            fewest = self._fewest(each, floors)
+            fewest = self.bounds.fewest(each, floors)
             if fewest is None:
                 return
             bound, self.floors[each] = fewest, floors
         state: PerAxis | Range = self.ranges.grid(each.first) if each.single else each
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
-    def _choices(self, turns: Iterable[tuple[Axis, ...]]) -> Iterator[Choice]:
-        """Choices of turned axes with every set of tensors that passes may reuse."""
-        return itertools.product(turns, self.limited.reuses)
-
-    def _fewest(self, grids: Range | PerAxis, floors: Floors) -> int | None:
-        """A lower bound of the words of plans on some grids that may fit the memory; None if none may.
-
-        Whether they may fit is known by lower bounds of the memory, or by what the search assumes. floors:
-        the choices to look at, with what is known of them on more grids. A choice is looked at only while its
-        floor is the least, and its floor is then that of these grids.
-        """
-        limit = self.request.limit_words
-        if limit is None:
-            return 0
-        within, looked = self._within(grids), set[Choice]()
-        fitting = {choice: floor for choice, floor in floors.items() if floor is not None}
-        while fitting and (choice := min(fitting, key=lambda c: (fitting[c], c not in looked))) not in looked:
-            ample = within.ample(*choice)
-            words: int | None = ample
-            if ample <= fitting[choice]:
-                looked.add(choice)
-                words = within.fewest(*choice)
-            if words is None:
-                floors[choice] = None
-                del fitting[choice]
-            else:
-                floors[choice] = fitting[choice] = max(words, fitting[choice])
-        fewest = min(fitting.values(), default=None)
-        if fewest is not None and self.effort.assumes:
-            raised = (
-                self.effort.raised(within.memory(turned), within.least, within.most, turned)
-                for turned in {turned: None for turned, _ in fitting}
-            )
-            if min(raised) > limit:
-                self.effort.leave(fewest)
-                return None
-        return fewest
-
-    def _note_unfit(self, distribution: Distribution, needed: int) -> None:
-        """Note a grid that needs at least `needed` words, more than the limit."""
-        grid, turned = distribution.grid, distribution.nest.turned
-        self.effort.note_unfit(grid, turned, needed, self.limited.memory(turned)(grid, grid, grid.size))
-
-    def _within(self, grids: Range | PerAxis) -> Within:
-        """Lower bounds of the words and the memory of some grids."""
-        if isinstance(grids, PerAxis):
-            return self.limited.within(grids, grids)
-        return self.limited.within(self.ranges.grid(grids.first), self.ranges.grid(grids.last))
-
     @cached_property
     def leanest(self) -> Leanest:
         """The grid with the least memory, as far as that is known."""
 
         def memory_bound(each: Range) -> int:
-            within = self._within(each)
+            within = self.bounds.within(each)
             return min(map(within.memory, self.ranges.turns(within.most, self.request.turned)))
 
         def needed(grid: PerAxis, enough: int | None) -> list[Lean]:
@@ -334,16 +253,6 @@ class _Search:
 
         limit = self.request.limit_words or 0
         return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training])
-
-    def _floors(self, footprints: Footprints) -> Callable[[frozenset[Tensor], int], int]:
-        """(Reused tensors, enough) -> a lower bound of the memory in words, or the first within enough."""
-        request = self.request
-        if request.pass_ == "training":
-            orders = preferred_orders(footprints, request.transposed, request.gradients)
-            return StepFloors(footprints, request.stationary, request.panels, orders)
-        template = PassPlan(pass_=request.pass_)
-        floor = PassTilings(footprints, request.stationary, template, request.panels).least_floor
-        return lambda *_: floor
 
     def _choose_tiling(
         self,

@@ -26,9 +26,9 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
 from synth.search import branch_and_bound as search_module
+from synth.search.bounds.heavy_processes import heavy_words
 from synth.search.branch_and_bound import search
 from synth.search.grid_ranges import Ranges
-from synth.search.heavy_processes import heavy_words
 from synth.search.request import Request
 from synth.search.training_step import pass_templates
 

@@ -42,7 +42,7 @@ def test_no_tiling_that_fits_moves_fewer_words_than_its_range_may(
     assert words is not None
     assert ample is not None
     event(f"receives again: {words > ample}")
-    bounds = _Search(replace(free, limit_words=limit)).limited
+    bounds = _Search(replace(free, limit_words=limit)).bounds.limited
     lower = PerAxis(*(data.draw(st.integers(1, n)) for n in grid))
     upper = PerAxis(*(data.draw(st.integers(n, most)) for n, most in zip(grid, nest.extents, strict=True)))
     for first, last in product((grid, lower), (grid, upper)):

@@ -21,8 +21,8 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
+from synth.search.bounds.range_memory import RangeMemory
 from synth.search.pass_tilings import choose_tiling
-from synth.search.range_memory import RangeMemory
 from synth.search.request import Request
 from synth.search.tile_counts import _undominated, tile_counts
 from synth.search.tiling_search import PANELS

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from synth.layer.axes import LACKED_INDEX, LACKS, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.passes import WRITES, Pass, moves, reads
+from synth.search.bounds.range_memory import RangeMemory, Step, Words
 from synth.search.grid_ranges import Ranges
-from synth.search.range_memory import RangeMemory, Step, Words
 from synth.search.request import Request
 from synth.search.training_step import reuse_choices
 
