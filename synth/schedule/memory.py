@@ -25,10 +25,13 @@ simulator's high-water mark, and equals it where cuts are even and no tile is pa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
@@ -98,6 +101,18 @@ class Frame(NamedTuple):
     panels: tuple[Tensor, ...]
     reduce: int
     returned: int
+
+
+class Tiles(NamedTuple):
+    """Words of the largest tiles of a plan; or of several plans with one structure, as arrays.
+
+    panels: those that are gathered in one step, together. result: of the tensor that is written. padded: of
+    In with zeros around it, as of `Footprints.padded`.
+    """
+
+    panels: Any
+    result: Any
+    padded: Any
 
 
 class Footprints:
@@ -220,12 +235,13 @@ class Footprints:
 
     def _padded_copy(self, pass_plan: PassPlan) -> int:
         t = pass_plan.sizes(self.work)
-        rows = [self._padded_rows(axis, pass_plan) for axis in SPATIAL]
+        rows = [self.padded_rows(axis, pass_plan) for axis in SPATIAL]
         area = math.prod(each.most for each in rows)
         copies = (area // each.most * each.copied for each in rows if each.most)
         return t.b * t.g * t.c * max(copies, default=0)
 
-    def _padded_rows(self, axis: Axis, pass_plan: PassPlan) -> PaddedRows:
+    def padded_rows(self, axis: Axis, pass_plan: PassPlan) -> PaddedRows:
+        """Rows of In of the tiles along an axis, with the zeros around them."""
         extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
         turned, tiles = axis in self.nest.turned, getattr(pass_plan.counts, axis)
         return padded_rows(self.nest.windows[axis], turned, extent, parts, tiles)
@@ -235,12 +251,14 @@ class Footprints:
 
         Of kept buffers (`Messages.kept`) those that stay here are no part.
         """
-        written = pass_plan.written
+        return int(self._summed(pass_plan.written, self.tile(pass_plan.written, pass_plan)))
+
+    def _summed(self, written: Tensor, tile: Any, least: Callable[[Any, Any], Any] = min) -> Any:
+        """The same of a tile, or with `np.minimum` of several."""
         members = self.distribution.group_size(written)
         if members == 1:
             return 0
-        tile = self.tile(written, pass_plan)
-        own = min(tile, self.carried(written))
+        own = least(tile, self.carried(written))
         return own if self.kept else tile + (members - 1) * own
 
     def travelling(self, pass_plan: PassPlan) -> int:
@@ -272,19 +290,36 @@ class Footprints:
         """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
         frame = self._frame_by(pass_plan)
         panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
+        tiles = Tiles(panels, self.tile(pass_plan.written, pass_plan), self.padded(pass_plan))
         if pass_plan.steps == 1:  # the kernel makes the sums, when all slices are there
             arrivals = [*frame.arrivals, *map(self.messages.arrival, frame.panels)]
             loop = frame.before + most_arriving(arrivals)
-            loop = max(loop, frame.held + panels + self._step(pass_plan, 0))
+            loop = max(loop, frame.held + panels + self._alone(pass_plan, tiles))
         else:
             arrivals = [self.messages.panel(tensor, pass_plan) for tensor in frame.panels]
             flight, joining = sum(each.flight for each in arrivals), sum(each.joining for each in arrivals)
-            loop = frame.held + frame.sums + panels + max(joining, self._step(pass_plan, flight))
+            loop = frame.held + frame.sums + panels + max(joining, self._step(pass_plan, tiles, flight))
         back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
         reduce = max(frame.reduce, back) if frame.returned else frame.reduce
         if reduce and pass_plan.steps == 1 and pass_plan.written == "In":  # a part of the kernel's result
             reduce += max(0, self.padded(pass_plan) - self.slice("In"))
         return Memory(frame.live, frame.halo, frame.expand, loop, reduce)
+
+    def memory_of_many(self, pass_plan: PassPlan, largest: Mapping[Tensor, Any], padded: Any) -> Any:
+        """The words of `memory` of several plans with more than two steps, as an array.
+
+        `pass_plan`: one of them; all have its structure. largest: their tiles of each tensor, as of `tile`.
+        padded: as of `padded`. Buffers of messages are not kept.
+        """
+        frame = self._frame_by(pass_plan)
+        panels: Any = sum(largest[tensor] for tensor in frame.panels)
+        tiles = Tiles(panels, largest[pass_plan.written], padded)
+        step = self._step(pass_plan, tiles, panels, np.maximum, np.minimum)
+        words = frame.held + frame.sums + panels + np.maximum(panels, step)
+        if frame.returned:
+            back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
+            words = np.maximum(words, back)
+        return np.maximum(words, max(frame.halo, frame.expand, frame.reduce))
 
     def floor(self, pass_plan: PassPlan) -> int:
         """A lower bound of the memory in words of all plans that move the same tensors whole or in panels."""
@@ -343,24 +378,39 @@ class Footprints:
         groups = zip(TENSORS, self.distribution.groups, strict=True)
         return frozenset(t for t, axes in groups if axes or (t in pass_plan.reuses and self.is_apart(t)))
 
-    def _step(self, plan: PassPlan, panels: int) -> int:
+    def _alone(self, plan: PassPlan, tiles: Tiles) -> int:
+        """Words beside the slices in the only step: the kernel's result, and then the sums that leave."""
+        _, panel, padded = tiles
+        result = max(panel, padded) if plan.written == "In" else panel + padded
+        made = result if plan.written == "In" else panel
+        sent = 0 if plan.stationary == plan.written else self._summed(plan.written, panel)
+        return int(max(result, made + sent))
+
+    def _step(
+        self,
+        plan: PassPlan,
+        tiles: Tiles,
+        panels: Any,
+        most: Callable[[Any, Any], Any] = max,
+        least: Callable[[Any, Any], Any] = min,
+    ) -> Any:
         """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.
 
         A result that nobody shares is added to the sums. Else the sums of a panel leave after the result has
         been added to them, or are the result. With two panels, the next one is on its way in the first step
-        and sums in the second, or both after the first result was added.
+        and sums in the second, or both after the first result was added. `most`, `least`: of two numbers, or
+        of two arrays place by place.
         """
-        panel, padded = self.tile(plan.written, plan), self.padded(plan)
+        _, panel, padded = tiles
         # the zeros around In are in a copy of the tile, or in the result
-        result = max(panel, padded) if plan.written == "In" else panel + padded
+        result = most(panel, padded) if plan.written == "In" else panel + padded
         made = result if plan.written == "In" else panel
-        if plan.steps == 1:  # sums leave after the kernel
-            return max(result, made + (0 if plan.stationary == plan.written else self.in_transit(plan)))
         if plan.stationary == plan.written or self.distribution.group_size(plan.written) == 1:
             return panels + result  # which is added to the sums
-        sent = self.in_transit(plan)
+        sent = self._summed(plan.written, panel, least)
         if all(axis in DIMS[plan.written] for axis in plan.loops()):  # every step makes another panel
-            return max(
-                panels + made + sent, result + (panels + sent if plan.steps > 2 else max(panels, sent))
+            return most(
+                panels + made + sent, result + (panels + sent if plan.steps > 2 else most(panels, sent))
             )
-        return panel + sum(sorted((panels, result, sent))[-plan.steps :])
+        every = panels + result + sent
+        return panel + (every if plan.steps > 2 else every - least(panels, least(result, sent)))

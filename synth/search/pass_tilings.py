@@ -10,9 +10,9 @@ from synth.layer.axes import PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
-from synth.schedule.volume import Received, Visits, received
+from synth.schedule.volume import Received, received
 from synth.search.tiling_search import TilingChoice, TilingSearch
-from synth.search.tiling_words import TilingWords
+from synth.search.tiling_words import BlockTilings, TilingWords
 
 FORWARD = PassPlan()
 
@@ -56,7 +56,7 @@ def choose_tiling(
 class PassTilings:
     """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`.
 
-    words: known ones of the distribution, by visits.
+    blocks: what passes on the distribution share.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class PassTilings:
         template: PassPlan,
         panels: int | None,
         tally: Tally | None = None,
-        words: dict[Visits, int] | None = None,
+        blocks: BlockTilings | None = None,
     ) -> None:
         self.tally = tally or Tally()
         self.footprints, self.stationary = footprints, stationary
         self.template, self.panels = template, panels
-        self.words = TilingWords(footprints.distribution, template, words)
+        self.words = TilingWords(blocks or BlockTilings(footprints), template)
 
     @cached_property
     def least_memory(self) -> int:

@@ -23,12 +23,13 @@ import numpy as np
 from synth.base.arithmetic import divisors
 from synth.layer.axes import LACKED_INDEX, SPATIAL, PerAxis, Tensor
 from synth.schedule.memory import Footprints
+from synth.schedule.memory_of_tilings import Array
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import Visits, received
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts
-from synth.search.tiling_words import Array, TilingWords, merge
+from synth.search.tiling_words import TilingWords, merge
 
 PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
 PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
@@ -222,17 +223,24 @@ class TilingSearch:
         self, tensor: Tensor, wanted: int, inner: PerAxis, enough: int, swapped: bool
     ) -> Iterator[PassPlan]:
         """The useful plans with panels along x that fit, until one moves at most `enough` words."""
-        panels = self.words.x_panels(min(wanted, self.work.b), alone=self.limit_words is None)
-        words, steps = self.words.of_panels(tensor, panels, inner, swapped), panels.steps(inner.size)
+
+        def planned(panels: PerAxis) -> PassPlan:
+            return self._plan(tensor, merge(panels, inner), swapped)
+
+        panels = self.words.blocks.x_panels(min(wanted, self.work.b), alone=self.limit_words is None)
+        words, steps = self.words.of_panels(tensor, panels, inner, swapped), panels.sizes * inner.size
+        fits = np.ones(len(words), bool)
+        if self.limit_words is not None:
+            fits = panels.memory(planned) <= self.limit_words
         begin, end = 0, len(words)
         while begin < end:
             for place in (self._useful(words[begin:], steps[begin:]) + begin).tolist():
                 begin = place + 1
                 if self._is_another_tie(moved := int(words[place])):
                     continue
-                pass_plan = self._plan(tensor, merge(panels.counts[place], inner), swapped)
-                if self.fits(pass_plan):
-                    yield pass_plan
+                self.examined += 1
+                if fits[place]:
+                    yield planned(panels.counts[place])
                     if moved <= enough:
                         return
                     break  # others may have become useless
@@ -271,7 +279,7 @@ class TilingSearch:
             return any(self.fits(self._plan(tensor, each)) for each in finest)
 
         if composite == "x":
-            tilings = [n for n in self.words.x_counts if n.size > 1]
+            tilings = [n for n in self.words.blocks.x_counts if n.size > 1]
             if outer.size == 1 and len(rest) > 1:  # an outer loop, whose reloads matter more than its rows
                 tilings.sort(key=lambda n: n.size)
             yield from filter(can_fit, filter(useful, tilings))

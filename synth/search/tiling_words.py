@@ -6,54 +6,59 @@ Tilings with equal visits move equal words, so the words of each kind of visits 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from synth.layer.axes import SPATIAL, PerAxis, Tensor
-from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+from synth.schedule.memory_of_tilings import Array, XTilings, integers
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import lowered
 from synth.schedule.volume import VisitForm, Visits, received_by
 from synth.search.tile_counts import x_counts
 
-Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Split = tuple[bool, ...]  # per axis, whether it has several tiles
 
 
-class Panels(NamedTuple):
-    """Numbers of panels along x, their products, and one of them for each choice of axes that are split."""
+class BlockTilings:
+    """What the passes on one distribution share: the tilings along x of its blocks, and known words.
 
-    counts: list[PerAxis]
-    sizes: list[int]
-    splits: list[PerAxis]
+    words: visits -> the words that the most receiving process receives.
+    """
 
-    @classmethod
-    def of(cls, counts: list[PerAxis]) -> Panels:
-        """The panels with these counts."""
-        sizes = [each.size for each in counts]
-        splits = {_split(each): each for each in counts}
-        return cls(counts, sizes, [*splits.values()])
+    def __init__(self, footprints: Footprints) -> None:
+        self.footprints, self.distribution = footprints, footprints.distribution
+        self.words: dict[Visits, int] = {}
+        self._panels: dict[tuple[int, bool], XTilings] = {}
 
-    def steps(self, inner: int) -> Array:
-        """The steps of plans with these panels and so many inner tiles."""
-        return integers([size * inner for size in self.sizes])
+    @cached_property
+    def x_counts(self) -> list[PerAxis]:
+        """Tile counts along x, those that read the fewest rows first."""
+        nest, grid = self.distribution.nest, self.distribution.grid
+        spatial = tuple((nest.windows[a], getattr(nest.extents, a), getattr(grid, a)) for a in SPATIAL)
+        counts = x_counts(self.distribution.most_work.b, spatial)
+        return [PerAxis(b=b, d=d, h=h, w=w) for b, d, h, w in counts]
+
+    def x_panels(self, samples: int, alone: bool) -> XTilings:
+        """Panels along x in the order of preference: `samples` parts of the samples `alone`, or then others.
+
+        The others have more parts of the samples, and then fewer.
+        """
+        if (samples, alone) not in self._panels:
+            best, most = PerAxis(b=samples), self.distribution.most_work.b
+            others = [] if alone else self.x_counts
+            finer = [n for n in others if n.b >= samples or n.b == most]
+            known = set(finer)
+            panels = [best, *finer, *(n for n in others if n not in known)]
+            self._panels[samples, alone] = XTilings(self.footprints, panels)
+        return self._panels[samples, alone]
 
 
 class TilingWords:
-    """The words of tilings that communicate what `template` does.
+    """The words of tilings that communicate what `template` does. Passes of a step share `blocks`."""
 
-    known: visits -> the words that the most receiving process receives; passes of a step share them.
-    """
-
-    def __init__(
-        self, distribution: Distribution, template: PassPlan, known: dict[Visits, int] | None = None
-    ) -> None:
-        self.distribution, self.template = distribution, template
-        self._known = {} if known is None else known
+    def __init__(self, blocks: BlockTilings, template: PassPlan) -> None:
+        self.blocks, self.distribution, self.template = blocks, blocks.distribution, template
         self._forms: dict[tuple[Tensor, bool, Split], VisitForm] = {}
-        self._panels: dict[tuple[int, bool], Panels] = {}
         self._of_panels: dict[tuple[Any, ...], Array] = {}
 
     def plan(self, tensor: Tensor, counts: PerAxis, swapped: bool = False) -> PassPlan:
@@ -72,53 +77,28 @@ class TilingWords:
 
     def most(self, visits: Visits) -> int:
         """The words that the most receiving process receives."""
-        if visits not in self._known:
-            self._known[visits] = received_by(self.distribution, visits).most_with()
-        return self._known[visits]
+        known = self.blocks.words
+        if visits not in known:
+            known[visits] = received_by(self.distribution, visits).most_with()
+        return known[visits]
 
     def of(self, tensor: Tensor, counts: PerAxis, swapped: bool = False) -> int:
         """`most` of the plan with these tile counts."""
         return self.most(self.visits(tensor, counts, swapped))
 
-    @cached_property
-    def x_counts(self) -> list[PerAxis]:
-        """Tile counts along x, those that read the fewest rows first."""
-        nest, grid = self.distribution.nest, self.distribution.grid
-        spatial = tuple((nest.windows[a], getattr(nest.extents, a), getattr(grid, a)) for a in SPATIAL)
-        counts = x_counts(self.distribution.most_work.b, spatial)
-        return [PerAxis(b=b, d=d, h=h, w=w) for b, d, h, w in counts]
-
-    def x_panels(self, samples: int, alone: bool) -> Panels:
-        """Panels along x in the order of preference: `samples` parts of the samples `alone`, or then others.
-
-        The others have more parts of the samples, and then fewer.
-        """
-        if (samples, alone) not in self._panels:
-            best, most = PerAxis(b=samples), self.distribution.most_work.b
-            others = [] if alone else self.x_counts
-            finer = [n for n in others if n.b >= samples or n.b == most]
-            known = set(finer)
-            panels = [best, *finer, *(n for n in others if n not in known)]
-            self._panels[samples, alone] = Panels.of(panels)
-        return self._panels[samples, alone]
-
-    def of_panels(self, tensor: Tensor, panels: Panels, inner: PerAxis, swapped: bool) -> Array:
+    def of_panels(self, tensor: Tensor, panels: XTilings, inner: PerAxis, swapped: bool) -> Array:
         """`of` the plans with each of some panels along x and the tiles `inner` along c and k.
 
         Loops along x are outermost, so no panel moves again because of them. So the axes that are split and
         the loads of one plan for each of these decide the words.
         """
-        loads = [self.visits(tensor, merge(each, inner), swapped).loads for each in panels.splits]
+        split = [panels.counts[places[0]] for places in panels.splits]
+        loads = [self.visits(tensor, merge(each, inner), swapped).loads for each in split]
         key = tensor, swapped, id(panels), _split(inner), *loads
         if key not in self._of_panels:
             words = [self.of(tensor, merge(each, inner), swapped) for each in panels.counts]
             self._of_panels[key] = integers(words)
         return self._of_panels[key]
-
-
-def integers(numbers: list[int]) -> Array:
-    """An array of exact integers."""
-    return np.array(numbers, np.int64 if max(numbers) < 2**62 else object)
 
 
 def merge(one: PerAxis, other: PerAxis) -> PerAxis:

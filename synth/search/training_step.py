@@ -31,9 +31,10 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Reduce, pass_program
 from synth.schedule.training_memory import reduction_overlaps, training_memory, unused_resident_words
-from synth.schedule.volume import Received, Visits, received
+from synth.schedule.volume import Received, received
 from synth.search.pass_tilings import PassTilings, Tally
 from synth.search.tiling_search import TilingChoice
+from synth.search.tiling_words import BlockTilings
 
 
 def pass_templates(reused: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
@@ -173,7 +174,7 @@ class _StepTilings:
         self.tally = tally
         self.footprints, self.stationary, self.panels = footprints, stationary, panels
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
-        self._words: dict[Visits, int] = {}
+        self._blocks = BlockTilings(footprints)
         self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
         self._alone: dict[PassPlan, bool] = {}
         self._templates: dict[tuple[frozenset[Tensor], Passes], tuple[PassPlan, ...]] = {}
@@ -190,7 +191,7 @@ class _StepTilings:
         alone = self.panels is None and self._reduces_at_once(template, sequence)
         key = template, 1 if alone else self.panels
         if key not in self._passes:
-            self._passes[key] = PassTilings(self.footprints, self.stationary, *key, self.tally, self._words)
+            self._passes[key] = PassTilings(self.footprints, self.stationary, *key, self.tally, self._blocks)
         return self._passes[key]
 
     def least_memory(self, reused: frozenset[Tensor], sequence: Passes, enough: int | None = None) -> int:
