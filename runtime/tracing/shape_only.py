@@ -1,7 +1,8 @@
-"""Batch normalization of tensors without values, by its shape.
+"""Batch normalizations and resizings of tensors without values, by their shapes.
 
-On "meta" torch computes it step by step in Python, in each mode: half of the time of
-tracing a network with many of them. Its result has the shape and dtype of its input.
+On "meta" torch computes them step by step in Python, in each mode: half of the time of
+tracing a network with many of them. A normalization has the shape and dtype of its
+input, a smooth resizing those of a nearest one, which torch computes at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+SMOOTH = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # mode -> dims
+
 
 def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     """What a function gives on "meta", found by its shape.
@@ -18,9 +21,11 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     `NotImplemented` for another function, and where torch itself shall compute it: for
     arguments that it may refuse, under autocast, and where only parameters are trained.
     """
-    if function is not functional.batch_norm:
-        return NotImplemented
-    return _batch_norm(*args, **kwargs)
+    if function is functional.batch_norm:
+        return _batch_norm(*args, **kwargs)
+    if function is functional.interpolate:
+        return _interpolate(*args, **kwargs)
+    return NotImplemented
 
 
 def _batch_norm(
@@ -45,9 +50,29 @@ def _batch_norm(
         and (training or running_mean is not None)
     )
     graded = input.requires_grad or not any(each.requires_grad for each in held)
-    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-    if not (fits and graded and input.is_meta) or autocast:
+    if not (fits and graded and input.is_meta) or _autocast():
         return NotImplemented
     if training:
         functional._verify_batch_size(list(input.size()))  # type: ignore[attr-defined]
     return input.clone()
+
+
+def _interpolate(
+    input: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Any:
+    fits = SMOOTH.get(mode) == input.dim() and input.is_floating_point()
+    if not fits or antialias or not input.is_meta or _autocast():
+        return NotImplemented
+    return functional.interpolate(
+        input, size, scale_factor, recompute_scale_factor=recompute_scale_factor
+    )
+
+
+def _autocast() -> bool:
+    return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

@@ -1,4 +1,4 @@
-"""Batch normalizations that are traced by their shape give what torch gives without values."""
+"""Batch normalizations and resizings that are traced by their shape give what torch gives without values."""
 
 from __future__ import annotations
 
@@ -52,3 +52,33 @@ def test_what_torch_may_refuse_is_left_to_it() -> None:
     single = torch.empty(1, 3, 1, 1, device="meta")
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         without_values(functional.batch_norm, (single, None, None), {"training": True})
+
+
+@pytest.mark.parametrize(("mode", "dims"), [("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)])
+def test_resizings_have_the_shapes_of_torch(mode: str, dims: int) -> None:
+    x = torch.empty((2, 3, 5, 7, 6)[: 2 + dims], device="meta", dtype=torch.float64, requires_grad=True)
+    for kwargs in (
+        {"size": 4},
+        {"size": (11, 3, 8)[:dims], "align_corners": True},
+        {"scale_factor": 2, "align_corners": False},
+        {"scale_factor": (1.7, 0.6, 2.3)[:dims]},
+        {"scale_factor": 1.7, "recompute_scale_factor": True},
+    ):
+        found = without_values(functional.interpolate, (x,), {**kwargs, "mode": mode})
+        wanted = functional.interpolate(x, **kwargs, mode=mode)
+        facts = [[each.shape, each.dtype, each.requires_grad] for each in (found, wanted)]
+        assert facts[0] == facts[1]
+
+
+def test_other_resizings_are_left_to_torch() -> None:
+    x = torch.empty(2, 3, 4, 4, device="meta")
+    for given, kwargs in (
+        (x, {"size": 3}),
+        (x, {"size": 3, "mode": "area"}),
+        (x, {"size": 3, "mode": "linear"}),
+        (x, {"size": 3, "mode": "bilinear", "antialias": True}),
+        (x.to(torch.uint8), {"size": 3, "mode": "bilinear"}),
+    ):
+        assert without_values(functional.interpolate, (given,), kwargs) is NotImplemented
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert without_values(functional.interpolate, (x,), {"size": 3, "mode": "bilinear"}) is NotImplemented
