@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from shared_plan import shared_plan
 from torch import nn
 from torch.nn import functional
 
@@ -45,7 +46,7 @@ def compared(shape: tuple[int, ...], axes: str, mode: str, heads: int, places: b
     """Errors, words counted and planned, by call and in all, and how many steps of each class there are."""
     whole = model(shape, heads, places).train(mode == "training")
     x = torch.randn(shape).double()
-    plan: Any = synth.plan_model(whole, shape, 4, axes=axes, mode=mode)
+    plan: Any = shared_plan(whole, shape, axes=axes, mode=mode)
     net: Any = synth.parallelize(copy.deepcopy(whole), shape, plan=plan, mode=mode)
     errors, before = list[float](), net.received()
     given, wanted = net(x), whole(x)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from batch_norm_layout_ranks import LAYOUTS, bind
+from shared_plan import shared_plan
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
@@ -209,7 +210,7 @@ def words(axes: str, statistics: Any) -> tuple[int, int]:
     """Words of the exchanges of statistics in one step: counted on this rank, and planned for the most."""
     torch.manual_seed(0)
     shape = (8, 3, 8, 8)
-    plan = synth.plan_model(Model(2), shape, 4, axes=axes, batch_norm=statistics)
+    plan = shared_plan(Model(2), shape, axes=axes, batch_norm=statistics)
     net = synth.parallelize(Model(2), shape, plan=plan, batch_norm=statistics)
     net(torch.randn(shape)).square().sum().backward()
     steps = net.program.context.traffic.steps.items()

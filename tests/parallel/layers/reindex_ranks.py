@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from shared_plan import shared_plan
 from torch import nn
 from torch.nn import functional
 
@@ -242,7 +243,7 @@ def words(names: list[str], axes: str, shape: tuple[int, ...]) -> dict[str, dict
     for name in names:
         torch.manual_seed(0)
         model = Between(*CALLS[name]).double()
-        plan = synth.plan_model(model, shape, 4, axes=axes, input_gradient=True)
+        plan = shared_plan(model, shape, axes=axes, input_gradient=True)
         net = synth.parallelize(model, shape, plan=plan)
         batch = net.scatter(torch.randn(shape, dtype=torch.float64)).requires_grad_()
         net.program.context.traffic.steps.clear()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from beside_one_process import three_steps
+from shared_plan import shared_plan
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -131,7 +132,7 @@ def words(how: str, axes: str) -> tuple[int, int, int, int]:
         block.group = nn.Identity()  # whose sums `recomputed_words` does not count
     for each in ("none", how):
         model.how = each
-        plan = synth.plan_model(model, batch.shape, 4, axes=axes)
+        plan = shared_plan(model, batch.shape, axes=axes)
         net = synth.parallelize(copy.deepcopy(model), batch.shape, plan=plan)
         step(net, batch)
         before = net.received()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from checkpoint_ranks import Checkpointed
+from shared_plan import shared_plan
 from torch import nn
 from zoo import unet
 
@@ -111,7 +112,7 @@ def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:
     make, shape = NETWORKS[name]
     before = live_bytes()
     model = make()
-    plan = synth.plan_model(model, shape, 4, axes=axes)
+    plan = shared_plan(model, shape, axes=axes)
     net = synth.parallelize(model, shape, plan=plan)
     del model
     shard = net.scatter(torch.randn(shape), "input")

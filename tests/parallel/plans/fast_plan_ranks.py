@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from shared_plan import shared_plan
 from torch import nn
 
 from synth.parallel.layer_plans import LayerPlans
@@ -62,7 +63,7 @@ def copied(axes: str) -> dict[str, float]:
     """Train with copies of all weights, on grids that cut some axes. moved: words that no plan has."""
     torch.manual_seed(0)
     model = Mixed().double()
-    plan = plan_model(model, BATCH, dist.get_world_size(), axes=axes)
+    plan = shared_plan(model, BATCH, axes=axes)
     made = LayerPlans.of(plan)
     made = replace(made, whole=frozenset(made.placed), programs={})
     with patch.object(LayerPlans, "of", lambda plan: made):

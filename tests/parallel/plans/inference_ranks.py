@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from network_words import between_layers, in_layers, most
+from shared_plan import shared_plan
 from torch import nn
 
 import synth
@@ -76,7 +77,7 @@ def traffic(net: Network) -> dict[str, int]:
 def as_planned(memory: int | None, axes: str) -> dict[str, Any]:
     """A plan as it runs: words by layer and by edge, values, and what the ranks hold of the weights."""
     whole = decoder()
-    plan = synth.plan_model(whole, SHAPE, 4, memory=memory, axes=axes, mode="inference")
+    plan = shared_plan(whole, SHAPE, memory=memory, axes=axes, mode="inference")
     net = synth.parallelize(whole, SHAPE, plan=plan, mode="inference")
     shard = net.scatter(batch(), "input")
     net(shard)
@@ -196,7 +197,7 @@ def memory(axes: str) -> tuple[float, float]:
     """(bytes at most, as measured; as planned) of one pass on this rank, weights included."""
     shape, before = (1, 4, 48, 48), live_bytes()
     whole = decoder(16).float()
-    plan = synth.plan_model(whole, shape, 4, axes=axes, mode="inference")
+    plan = shared_plan(whole, shape, axes=axes, mode="inference")
     net = synth.parallelize(whole, shape, plan=plan, mode="inference")
     del whole
     shard = net.scatter(batch(shape).float(), "input")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from shared_plan import shared_plan
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -165,7 +166,7 @@ def trained(name: str, axes: str, batch_norm: Any = "global", freeze: bool = Fal
     model, shape = MODELS[name]().double(), shape_of(name)
     if freeze:
         next(model.children()).requires_grad_(False)
-    plan = synth.plan_model(model, shape, 4, axes=axes, batch_norm=batch_norm)
+    plan = shared_plan(model, shape, axes=axes, batch_norm=batch_norm)
     net = synth.parallelize(model, shape, plan=plan, batch_norm=batch_norm)
     net(torch.randn(shape).double()).square().sum().backward()
     return {**found(net, net.program, plan.words, plan.words.step), "again": net.planned_words().step}
@@ -175,7 +176,7 @@ def inferred(name: str, axes: str) -> dict[str, Any]:
     """A forward pass with resident weights."""
     torch.manual_seed(0)
     model, shape = MODELS[name]().double().eval(), shape_of(name)
-    plan = synth.plan_model(model, shape, 4, axes=axes, mode="inference")
+    plan = shared_plan(model, shape, axes=axes, mode="inference")
     net = synth.parallelize(model, shape, plan=plan, mode="inference")
     net(torch.randn(shape).double())
     return {**found(net, net.program, plan.words, plan.words.forward), "again": net.planned_words().step}
@@ -185,7 +186,7 @@ def as_one_process(name: str, axes: str, mode: str) -> dict[str, float]:
     """The largest differences of the output and of the gradients from those of one process."""
     torch.manual_seed(0)
     model, shape = MODELS[name]().double(), shape_of(name)
-    plan = synth.plan_model(model, shape, 4, axes=axes, mode=mode)
+    plan = shared_plan(model, shape, axes=axes, mode=mode)
     net = synth.parallelize(model.train(mode == "training"), shape, plan=plan, mode=mode)
     x = torch.randn(shape).double()
     pairs = {"out": (net(x), model(x))}
