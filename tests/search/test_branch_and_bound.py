@@ -26,6 +26,7 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
 from synth.search import branch_and_bound as search_module
+from synth.search.bounds import grid_bounds
 from synth.search.bounds.heavy_processes import heavy_words
 from synth.search.branch_and_bound import search
 from synth.search.grid_ranges import Ranges
@@ -187,7 +188,7 @@ def test_bounds_prune_all_but_a_few_grids(task: Task, procs: int, fitted: int, r
 
     with pytest.MonkeyPatch.context() as patch:
         counted(search_module._Search, "_choose_tiling")
-        counted(search_module, "heavy_words")
+        counted(grid_bounds, "heavy_words")
         counted(Ranges, "bound")
         search(Request(CONV4, procs, pass_=task))
     assert calls["_choose_tiling"] <= fitted
