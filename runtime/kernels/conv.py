@@ -188,8 +188,10 @@ def gradient_kernel(
         values = wide
         if misses_onednn(wide, groups):  # the layout of In selects the kernel
             layout = torch._mkldnn  # type: ignore[attr-defined]
-            empty = torch.empty(wide.shape, layout=layout)
-            values = wide.to_mkldnn() if of == "dKer" else empty
+            if of == "dKer":
+                values = wide.to_mkldnn()
+            else:  # the shape alone is read
+                values = torch.empty(wide.shape, layout=layout)
         found: torch.Tensor = backward(out, values, ker, no_bias, *steps, mask)[index]
         return found
 

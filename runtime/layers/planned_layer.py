@@ -84,7 +84,7 @@ class PlannedLayer(Step):
         self.windows = () if transposed else tuple(program.windows.values())
         self.grouped = module.grouped
         self.wanted = module.input
-        self.merged_input = self._merged_input() if self.grouped else None
+        self.merged_input = merged_runs(self.wanted) if self.grouped else None
         no_regrouping = self.merged_input is not None or not self.grouped
         groups = self.wanted.whole[1]
         self.aligned = (
@@ -143,10 +143,6 @@ class PlannedLayer(Step):
             bias = Partition(Layout(whole, boxes, ranks), self.shapes["bias"])
             found["bias"] = Held(layer, "bias", bias, layer.bias_ranks)
         return found
-
-    def _merged_input(self) -> Layout | None:
-        """The wanted In with one dimension of channels; None if boxes are no runs."""
-        return _merged(self.wanted) if _are_channel_runs(self.wanted) else None
 
     def without_unread_rows(
         self, shard: torch.Tensor, layout: Layout
@@ -242,6 +238,11 @@ def group_aligned(source: Layout, groups: int) -> Layout:
 def channel_runs(inner: Layout) -> Layout:
     """`inner` if its (group, channel) boxes are runs of channels, else an even one."""
     return inner if _are_channel_runs(inner) else even(inner.whole, inner.ranks)
+
+
+def merged_runs(layout: Layout) -> Layout | None:
+    """One dimension of channels for (group, channel); None if boxes are no runs."""
+    return _merged(layout) if _are_channel_runs(layout) else None
 
 
 def _are_channel_runs(layout: Layout) -> bool:

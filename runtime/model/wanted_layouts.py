@@ -11,7 +11,7 @@ from synth.runtime.comm.layout import Layout, even
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.layers.planned_layer import PlannedBoxes, merged_runs
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.table import Kind, Operator, Operators
 
@@ -114,10 +114,13 @@ class WantedLayouts:
         if operator.kind != "layer":
             return None
         made = self.planned.made(call, operator, whole)
-        if made is None or whole != made.input.whole:
+        if made is None:
+            return None
+        own = merged_runs(made.input) if made.grouped else made.input
+        if own is None or whole != own.whole:
             return None
         transposed = made.program.transposed_rows is not None  # it reads every row
         windows = () if transposed else tuple(made.program.windows.values())
         if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
             return None
-        return made.input.with_boxes(whole, made.input.boxes)
+        return own

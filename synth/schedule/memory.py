@@ -386,6 +386,10 @@ class Footprints:
         sent = 0 if plan.stationary == plan.written else self._summed(plan.written, panel)
         return int(max(result, made + sent))
 
+    def step(self, plan: PassPlan, panels: int) -> int:
+        """Words beside the panels in use of a tiling, with so many words of the next panels in flight."""
+        return int(self._step(plan, Tiles(0, self.tile(plan.written, plan), self.padded(plan)), panels))
+
     def _step(
         self,
         plan: PassPlan,

@@ -92,9 +92,12 @@ def test_a_profile_gives_the_rate_of_the_forward_pass() -> None:
 def test_weights_beyond_the_memory_are_cut() -> None:
     """The plan then holds less, and a strategy that cannot is refused."""
     free = predict(asked(8), "plan")
-    small = replace(FLAT, limit_bytes=int(free.total.used_bytes) - 1)
+    assert free.held_bytes is not None
+    small = replace(FLAT, limit_bytes=free.held_bytes - 1)
     made = compare(asked(8, machine=small))
     own = next(each for each in made.predictions if each.strategy == "plan")
+    assert own.held_bytes is not None
+    assert own.held_bytes < free.held_bytes
     assert own.total.used_bytes < free.total.used_bytes
     assert any("needs more memory" in why for _, why in made.refused)
 

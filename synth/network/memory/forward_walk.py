@@ -60,13 +60,21 @@ class ForwardWalk:
         self.timeline = Timeline(self.ranks)
         self.values: dict[str, Storage] = {}
         self.own: dict[str, Words] = {}
+        self.again: set[str] | None = None  # the nodes of a region that is computed again
         self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
-        passes = [each for layer in self.layers.values() for each in layer.passes[: None if training else 1]]
-        # sums of dKer are in flight while the next layers compute
-        at_once = 1 + ahead if training else 1
-        self.pooled: Words = at_once * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
+        self.weighted = [node.name for node in plan.network.planned if node.weighted]
+        self.pooled: Words = self._messages(ahead if training else 0)
         self.pooled = self.pooled + self._bucket()
-        self.prefetched = self._prefetched(ahead)
+        self.prefetches = self._prefetches(ahead)
+        self.prefetched: dict[str, Storage] = {}  # slices of Ker on their way
+
+    def _messages(self, ahead: int) -> Words:
+        """Words of messages: those of a layer, while sums of dKer of some layers behind it are in flight."""
+        most, layers = self.nothing, [self.layers[name] for name in self.weighted]
+        for place, layer in enumerate(layers):
+            behind = layers[place + 1 : place + 1 + ahead]
+            most = np.maximum(most, sum((each.deferred for each in behind), layer.pooled(self.training)))
+        return most
 
     def _bucket(self) -> Words:
         """Words of the gradients of whole weights that are copied into one message."""
@@ -74,14 +82,13 @@ class ForwardWalk:
         whole = sum((layer.own("Ker") for layer, each in pairs if each), self.nothing)
         return np.minimum(whole, LARGEST // self.plan.word_bytes) if self.training else self.nothing
 
-    def _prefetched(self, ahead: int) -> dict[str, Words]:
-        """Layer -> words of slices of Ker that arrive while it computes."""
-        names = list(self.layers)
-        later = dict(zip(names, names[ahead:], strict=False)) if ahead else {}
-        return {
-            name: self.layers[other].passes[0].gathered.get("Ker", self.nothing)
-            for name, other in later.items()
-        }
+    def _prefetches(self, ahead: int) -> dict[str, list[str]]:
+        """Layer -> the layers whose slices of Ker start to arrive before it computes."""
+        found: dict[str, list[str]] = {name: [] for name in self.weighted}
+        for place, name in enumerate(self.weighted if ahead else []):
+            if place:
+                found[self.weighted[max(0, place - ahead)]].append(name)
+        return found
 
     def parameters(self, node: Node) -> Words:
         """Words of the parameters of a node, of which a rank holds those of its channels."""
@@ -223,14 +230,20 @@ class ForwardWalk:
     def _compute_layer(self, node: Node, layer: LayerWords) -> list[Storage]:
         self.own[node.name] = layer.output
         first, source = layer.passes[0], self.values[node.inputs[0]]
-        given = self.timeline.new(layer.input) if self.enters(node) else source.hold()
+        unread = not layer.layer_class.transposed and node.in_words > layer.nest.words["In"]
+        given = self.timeline.new(layer.input) if self.enters(node) or unread else source.hold()
         if not node.weighted:
             return self._compute_weightless(node, layer, given)
+        for later in self.prefetches[node.name]:
+            if self.again is None or later in self.again:
+                self.prefetched[later] = self.timeline.new(self.layers[later].passes[0].prefetched)
+        if node.name in self.prefetched:  # a part of what arrives
+            self.prefetched.pop(node.name).free()
+        self.timeline.brief(first.arriving)
         slices = {t: self.timeline.new(words) for t, words in first.gathered.items()}
-        ahead = self.prefetched.get(node.name, self.nothing)
-        self.timeline.brief(first.halo + first.kernel + ahead)
+        self.timeline.brief(first.halo + first.kernel)
         if first.reduced:
-            self.timeline.brief(first.halo + first.result + layer.output + ahead)
+            self.timeline.brief(first.halo + first.result + layer.output)
         self.values[node.name] = self.timeline.new(layer.output)
         reads: tuple[Tensor, Tensor] = (layer.layer_class.input_tensor, "Ker")
         kept = []

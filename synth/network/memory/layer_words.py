@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from synth.layer.axes import Tensor
+from synth.layer.axes import SPATIAL, TENSORS, Tensor
 from synth.layer.interval_arrays import lengths
 from synth.layer.nest import Nest
+from synth.layer.passes import gathers
 from synth.network.graph import Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.memory.kernel_copies import KernelCall
 from synth.network.memory.timeline import Words
 from synth.schedule.memory import Footprints
+from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, Tree, lowered
+from synth.schedule.training_memory import reduction_overlaps
 from synth.search.tiling_search import TilingChoice
-
-BLOCK, THIN = 16, 3  # channels of oneDNN's blocks; those that it reads without blocks
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class PassWords:
     halo: of the widened shard of In, where rows are fetched and a gather follows.
     kernel: at most, of the kernel's result, of panels, and of the copies in the kernel's own layout.
     result: of the sums that the kernel makes. reduced: whether these are reduced or their rows returned.
-    pooled: of messages, which the network's buffer pool keeps.
+    arriving: at most until the slices are there, themselves included. prefetched: of Ker, from the start of
+    its gather until its slice is there. travelling: of sums on their way, beside the finished shard.
     """
 
     gathered: dict[Tensor, Words]
@@ -40,7 +44,9 @@ class PassWords:
     kernel: Words
     result: Words
     reduced: bool
-    pooled: Words
+    arriving: Words
+    prefetched: Words
+    travelling: Words
 
 
 class LayerWords:
@@ -60,6 +66,8 @@ class LayerWords:
         self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
         self.distribution = self.boxes.distributions[0]
         self.footprints = Footprints(self.distribution)
+        self.kept = Footprints(self.distribution, kept=True)  # a network keeps the buffers of messages
+        self.messages = self.kept.messages
         self.ranks = self.boxes.idle.shape[1]
 
     def _vector(self, words: Any) -> Words:
@@ -108,43 +116,73 @@ class LayerWords:
         """The passes in their order."""
         return [self._pass(each) for each in self.tiling.pass_plans]
 
-    def saved(self, tensor: Tensor) -> Words:
-        """Words that the forward pass saves of a tensor beside its shard; 0 if it is the shard."""
-        if tensor not in self.tiling.first.saves:
-            return np.zeros(self.ranks)
-        return self.passes[0].gathered.get(tensor, np.zeros(self.ranks))
+    @cached_property
+    def overlap(self) -> bool:
+        """Whether the sums of the second pass are on their way during the third."""
+        return reduction_overlaps(self.footprints, self.tiling.pass_plans, None)
+
+    def pooled(self, training: bool) -> Words:
+        """Words of messages, which the network's buffer pool keeps."""
+        plans = self.tiling.pass_plans if training else self.tiling.pass_plans[:1]
+        return self._vector(self.messages.kept(plans, training and self.overlap))
+
+    @property
+    def deferred(self) -> Words:
+        """Words of the sums of dKer in flight."""
+        sums = (self._in_transit(plan) for plan in self.tiling.pass_plans if plan.written == "Ker")
+        return next(sums, np.zeros(self.ranks))
 
     def _pass(self, plan: PassPlan) -> PassWords:
         d = self.distribution
         tree = lowered(plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
         nothing = np.zeros(self.ranks)
         gathered: dict[Tensor, Words] = {}
-        halo = pooled = panels = nothing
-        reduced = False
+        halo, reduced, arrivals, panels = nothing, False, dict[Tensor, Arrival](), list[Tensor]()
         for each in tree.top():
             match each:
                 case Rows(direction="fetch"):
-                    gathered[each.tensor] = self._vector(self.boxes.summed(each.tensor)[0])
+                    gathered[each.tensor] = self._widened(each.tensor)
                     if self._gathers(tree, each.tensor):  # else the widened shard is the slice
                         halo = halo + gathered[each.tensor]
                 case Gather():
-                    slice_ = self.slice(each.tensor)
-                    pooled = pooled + np.maximum(slice_ - self.own(each.tensor), 0)
-                    gathered[each.tensor] = slice_
+                    gathered[each.tensor] = self.slice(each.tensor)
+                    arrivals[each.tensor] = self.messages.arrival(each.tensor)
                 case Loop():
-                    for inner in each.gathers:
-                        panels = panels + 2 * self._vector(self.footprints.tile(inner.tensor, plan))
-                    if each.reduces:
-                        reduced, pooled = True, pooled + self._in_transit(plan)
-                case Reduce():
-                    reduced, pooled = True, pooled + self._in_transit(plan)
-                case Rows():
+                    panels = [inner.tensor for inner in each.gathers]
+                    reduced = reduced or bool(each.reduces)
+                case Reduce() | Rows():
                     reduced = True
+        for tensor in panels:
+            if plan.steps == 1 or tensor in plan.saves:
+                gathered[tensor] = self.slice(tensor)
+            if plan.steps == 1:  # the only panel is the slice
+                arrivals[tensor] = self.messages.arrival(tensor)
         result = self._result(plan)
-        copies = self._copies(plan) if plan.steps == 1 else nothing
-        if self.nest.turned:  # the kernel lays zeros around the block
-            copies = copies + self._vector(self.footprints.padded(plan))
-        return PassWords(gathered, halo, panels + result + copies, result, reduced, pooled)
+        kernel = self._copies(plan) + (result if plan.steps == 1 else self._in_loop(plan, panels))
+        if plan.steps == 1 and plan.written != "In":  # zeros are laid around a copy of In
+            kernel = kernel + self._vector(self.footprints.padded(plan))
+        arriving = self._vector(most_arriving([*arrivals.values()]))
+        prefetched = self._vector(arrivals["Ker"].flight if "Ker" in arrivals else 0)
+        return PassWords(
+            gathered, halo, kernel, result, reduced, arriving, prefetched, self._travelling(plan)
+        )
+
+    def _travelling(self, plan: PassPlan) -> Words:
+        """Words of the last panel of sums on its way beside the shard, where sums leave panel by panel."""
+        away = plan.steps > 1 and plan.stationary != plan.written
+        return self._vector(self.kept.in_transit(plan) if away else 0)
+
+    def _in_loop(self, plan: PassPlan, panels: Sequence[Tensor]) -> Words:
+        """Words of the sums, of the panels in use, and of what a step holds beside them."""
+        flight = sum(self.messages.panel(tensor, plan).flight for tensor in panels)
+        in_use = sum(self.footprints.tile(tensor, plan) for tensor in panels)
+        return self._result(plan) + self._vector(in_use + self.kept.step(plan, flight))
+
+    def _widened(self, tensor: Tensor) -> Words:
+        """Words of the widened shard of a tensor, with the zeros that are kept around it."""
+        if tensor == "In" and self.distribution.keeps_zeros:
+            return self._vector(self.footprints.saved(tensor))
+        return self._vector(self.boxes.summed(tensor)[0])
 
     def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
         return any(gather.tensor == tensor for gather in tree.gathers)
@@ -156,43 +194,45 @@ class LayerWords:
         return np.maximum(slice_ - own, 0) + (members - 1) * own if members > 1 else np.zeros(self.ranks)
 
     def _result(self, plan: PassPlan) -> Words:
-        return self.slice(plan.written)
+        """Words of the sums of a pass: of the slice, or of the own part where panels leave in between.
+
+        Those of dIn that one step makes have the zeros around In.
+        """
+        if plan.steps > 1:
+            return (self.slice if plan.stationary == plan.written else self.own)(plan.written)
+        zeros = self._vector(self.footprints.padded(plan)) if plan.written == "In" else 0.0
+        return np.maximum(self.slice(plan.written), zeros)
+
+    def _in_kernel(self, tensor: Tensor, plan: PassPlan) -> Words:
+        """Words of a tensor that one call of the kernel reads or makes."""
+        return self.slice(tensor) if plan.steps == 1 else self._vector(self.footprints.tile(tensor, plan))
+
+    def _call(self, plan: PassPlan) -> KernelCall:
+        """One call of torch's kernel in a pass, with the zeros that are laid around In."""
+        in_, ker, out = (self._in_kernel(tensor, plan) for tensor in TENSORS)
+        in_ = np.maximum(in_, self._vector(self.footprints.padded(plan)))
+        sizes, dims = plan.sizes(self.footprints.work), len(self.node.in_shape) - 2
+        first = int(in_.max()) // (self.footprints.rows("w", plan) if dims == 3 else 1)
+        return KernelCall(self.nest, plan.pass_, dims, sizes.b, sizes.c, sizes.k, in_, ker, out, first)
 
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
-        oneDNN copies tensors into blocks of 16 channels, and the result out of them; with groups the blocks
-        are not filled up. It reads an In of up to
-        three channels, and the kernels of one position, as they are. Strided dIn is made without blocks, in
-        two copies. A gradient's shape is told by an empty tensor. For other words than float32 torch copies
-        every window. Products of matrices and poolings copy nothing.
+        A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Products of
+        matrices and poolings copy nothing.
         """
-        nest, nothing = self.nest, np.zeros(self.ranks)
-        if not self.node.weighted or (self.node.kind in ("linear", "matmul") and nest.taps == 1):
-            return nothing
-        in_, out = self.slice("In"), self.slice("Out")
-        shape_only = nothing if plan.pass_ == "forward" else self._result(plan)
-        if nest.word_bytes != 4:
-            return shape_only + out / max(1, nest.extents.k) * nest.extents.c * nest.taps
-        if nest.taps == 1:
-            return shape_only
-        wide_in, wide_out = in_, out
-        if nest.extents.g == 1:
-            wide_in, wide_out = _in_blocks(in_, nest.extents.c), _in_blocks(out, nest.extents.k)
-        read_in = wide_in if nest.extents.c > THIN else nothing
-        strided = any(max(window.stride, window.divisor) > 1 for window in nest.windows.values())
-        match plan.pass_:
-            case "forward":
-                copies = np.maximum(read_in + wide_out - out, wide_out)
-            case "backward-data" if strided:
-                copies = np.maximum(2 * wide_out, 2 * in_)
-            case "backward-data":
-                copies = np.maximum(wide_out + wide_in - in_, wide_in)
-            case _:
-                copies = read_in + wide_out
-        return copies + shape_only
+        if not self.node.weighted or (self.node.kind in ("linear", "matmul") and self.nest.taps == 1):
+            return np.zeros(self.ranks)
+        call = self._call(plan)
+        told = call.in_ if plan.written == "In" else call.ker
+        return call.copies + (told if plan.pass_ != "forward" and not self._in_one_call else 0.0)
 
-
-def _in_blocks(words: Words, channels: int) -> Words:
-    """Words of a tensor in blocks of channels."""
-    return words * (-(-channels // BLOCK) * BLOCK / max(1, channels))
+    @property
+    def _in_one_call(self) -> bool:
+        """Whether the layer is one call of torch; see `runtime.layers.one_call`, `codegen.module.is_lean`."""
+        d, plans = self.distribution, self.tiling.pass_plans
+        passes = tuple(each.pass_ for each in plans)
+        again = gathers(passes, plans[0].saves)["In"] > 1 and d.halo_axes("In")
+        ours = any(plan.steps > 1 or self._call(plan).is_laid_out for plan in plans)
+        cut = self.layer_class.transposed and any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
+        return not (any(d.groups) or d.nest.turned or again or ours or cut)

@@ -86,13 +86,14 @@ class _StepWalk(ForwardWalk):
     def _backward(self, tape: Tape, depth: int) -> None:
         for each in reversed(tape):
             if isinstance(each, RegionRecord):
-                outer = self.values
+                outer = self.values, self.again
                 self.values = {name: storage.hold() for name, storage in each.inputs.items()}
+                self.again = {node.name for node in each.nodes}
                 outputs = {node.name for node in each.nodes if node.name in self.gradients}
                 again = self.forward(each.nodes, outputs, depth + 1)
                 for storage in self.values.values():
                     storage.free()
-                self.values = outer
+                self.values, self.again = outer
                 self._backward(again, depth + 1)
             else:
                 self._differentiate(each)
@@ -116,23 +117,25 @@ class _StepWalk(ForwardWalk):
         gradient.free()
 
     def _differentiate_layer(self, node: Node, layer: LayerWords, gradient: Storage) -> None:
-        later = layer.passes[1:]
         slices: dict[Tensor, Storage] = {}
-        result: Storage | None = None
-        for each, plan in zip(later, layer.tiling.pass_plans[1:], strict=True):
+        moved, pending = None, list[Storage]()
+        for each, plan in zip(layer.passes[1:], layer.tiling.pass_plans[1:], strict=True):
+            self.timeline.brief(each.arriving)
             for tensor, words in each.gathered.items():
                 slices.setdefault(tensor, self.timeline.new(words))
             self.timeline.brief(each.halo + each.kernel)
-            if plan.written != "Ker":
-                result = self.timeline.new(each.result)
-            else:
-                self.timeline.brief(each.result)
-                self.timeline.add(layer.own("Ker") + layer.bias)
-        moved = self.timeline.new(layer.input) if result else None
-        if result:
-            result.free()
-        for slice_ in slices.values():
-            slice_.free()
+            own = layer.own("Ker") if plan.written == "Ker" else layer.input
+            self.timeline.brief(each.result + (own if each.reduced else 0.0))
+            if plan.written == "Ker":
+                self.timeline.add(own + layer.bias)
+            else:  # the shard of a result that is reduced is apart from its sums
+                moved = self.timeline.new(own if each.reduced else each.result)
+            if layer.overlap:  # sums travel during the next pass
+                pending.append(self.timeline.new(each.travelling))
+            for tensor in [tensor for tensor in slices if tensor not in plan.saves]:
+                slices.pop(tensor).free()
+        for storage in pending:
+            storage.free()
         if moved is None:
             return
         name = node.inputs[0]

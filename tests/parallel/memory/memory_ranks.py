@@ -105,17 +105,44 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "nested": (lambda: Checkpointed("nested", 32), (4, 4, 64, 64)),
 }
 
+# name -> (a layer, the shape of its batch), as of ResNet, ResNeXt, WaveNet, decoders and CosmoFlow
+LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "stem": (lambda: nn.Conv2d(3, 64, 7, 2, 3), (8, 3, 112, 112)),
+    "conv5": (lambda: nn.Conv2d(256, 256, 3, padding=1), (4, 256, 7, 7)),
+    "pointwise": (lambda: nn.Conv2d(128, 512, 1), (4, 128, 14, 14)),
+    "projection": (lambda: nn.Conv2d(256, 256, 1, stride=2), (8, 256, 14, 14)),
+    "grouped": (lambda: nn.Conv2d(64, 64, 3, padding=1, groups=8), (4, 64, 28, 28)),
+    "dilated": (lambda: nn.Conv2d(32, 32, 3, padding=2, dilation=2), (1, 32, 64, 64)),
+    "signal": (lambda: nn.Conv1d(64, 64, 3, padding=2, dilation=2), (4, 64, 2000)),
+    "transposed": (lambda: nn.ConvTranspose2d(64, 32, 4, 2, 1), (2, 64, 32, 32)),
+    "volume": (lambda: nn.Conv3d(32, 64, 3, padding=1), (4, 32, 8, 8, 8)),
+    "linear": (lambda: nn.Linear(1024, 512), (128, 1024)),
+}
+
+
+def measure_layers() -> dict[str, tuple[float, float]]:
+    """Layer and pass -> (bytes at most, as measured; as planned) on this rank; a step makes dIn, too."""
+    found = {}
+    for name, (make, shape) in LAYERS.items():
+        for pass_, bytes_ in _measured(make, shape, input_gradient=True).items():
+            found[f"{name}, {pass_}"] = bytes_
+    return found
+
 
 def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:
     """Pass -> (bytes at most, as measured; as planned) on this rank. Grids split these axes only."""
+    return _measured(*NETWORKS[name], axes=axes)
+
+
+def _measured(make: Any, shape: tuple[int, ...], **options: Any) -> dict[str, tuple[float, float]]:
     torch.manual_seed(0)
-    make, shape = NETWORKS[name]
     before = live_bytes()
-    model = make()
-    plan = shared_plan(model, shape, axes=axes)
+    model = nn.Sequential(make())
+    plan = shared_plan(model, shape, **options)
     net = synth.parallelize(model, shape, plan=plan)
     del model
     shard = net.scatter(torch.randn(shape), "input")
+    shard.requires_grad_(plan.request.input_gradient)
     besides = before + shard.to_local().untyped_storage().nbytes()
 
     def forward() -> None:
@@ -123,8 +150,10 @@ def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:
             net(shard)
 
     def step() -> None:
-        net(shard).square().sum().backward()
+        out = net(shard)
+        out.backward(torch.zeros_like(out))
         net.zero_grad()
+        shard.grad = None
 
     found = {}
     for pass_, run in (("forward", forward), ("step", step)):

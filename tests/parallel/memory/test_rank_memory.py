@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rank_pool import RankPool
 
-APART = 0.1
+APART = 0.05
 CASES = [
     *("decoder ", "resnet ", "unet ", "cosmoflow ", "checkpoints ", "nested "),
     *("decoder hk", "resnet c", "cosmoflow dk"),
@@ -36,6 +36,14 @@ def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
     for found in ranks.call("measure", name, axes):
         for pass_, (measured, planned) in found.items():
             assert abs(planned / measured - 1) < APART, (pass_, measured, planned)
+
+
+@pytest.mark.ranks
+def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(ranks: RankPool) -> None:
+    found = ranks.call("measure_layers")
+    for pass_ in found[0]:
+        measured, planned = (max(bytes_) for bytes_ in zip(*(each[pass_] for each in found), strict=True))
+        assert abs(planned / measured - 1) < APART, (pass_, measured, planned)
 
 
 @pytest.mark.ranks

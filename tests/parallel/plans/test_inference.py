@@ -19,7 +19,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
-@pytest.mark.parametrize(("memory", "axes"), [(None, ""), (None, "ck"), (95_000, "hw")])
+# 1 % above the least limit: some layers compute tile by tile, and ranks hold smaller slices of the weights
+TIGHT = 115_000
+
+
+@pytest.mark.parametrize(("memory", "axes"), [(None, ""), (None, "ck"), (TIGHT, "hw")])
 def test_only_activations_move_as_planned(memory: int | None, axes: str, ranks: RankPool) -> None:
     results = ranks.call("as_planned", memory, axes)
     for found in results:
@@ -66,4 +70,4 @@ def test_lower_precision_is_that_of_one_process(ranks: RankPool) -> None:
 @pytest.mark.parametrize("axes", ["", "ck"])
 def test_the_peak_of_every_rank_is_planned(axes: str, ranks: RankPool) -> None:
     for measured, planned in ranks.call("memory", axes):
-        assert abs(planned / measured - 1) < 0.1
+        assert abs(planned / measured - 1) < 0.05

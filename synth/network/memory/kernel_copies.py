@@ -1,0 +1,102 @@
+"""Words that torch's convolutions copy on a CPU, beside their operands and their result.
+
+torch calls oneDNN for float32, but for one sample of few words (`is_plain`) its plain kernel, which copies
+every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its result out of them:
+
+    forward          an In of fewer than 16 channels is read as it is
+    backward-data    strided: nothing is filled up; one copy more, and room for one sample of dOut
+    backward-filter  an In of up to 3 channels is read as it is; blocks of 8 for up to 8 channels
+
+With groups, blocks are not filled up. Kernels of one position copy nothing, unless they are strided. For dIn
+of some dilated layers oneDNN copies every window of a sample, which is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.layer.nest import Nest
+from synth.layer.passes import Pass
+from synth.network.memory.timeline import Words
+
+BLOCK, SMALL, THIN = 16, 8, 3  # channels
+FEW = 20480  # words of one sample, of a volume without its last dimension
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One call of the kernel on every rank, with a block of at most `samples` and so many channels.
+
+    dims: spatial dimensions of the layer. in_, ker, out: words that it reads or makes.
+    first: words of In without its last dimension where it is a volume.
+    """
+
+    nest: Nest
+    pass_: Pass
+    dims: int
+    samples: int
+    in_channels: int
+    out_channels: int
+    in_: Words
+    ker: Words
+    out: Words
+    first: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether torch prefers its plain kernel to oneDNN; the runtime calls oneDNN for volumes itself."""
+        if self.nest.word_bytes != 4:
+            return True
+        taps = [window.kernel for window in self.nest.windows.values()]
+        return self._is_few and min(sorted(taps)[-2:]) <= THIN
+
+    @property
+    def _is_few(self) -> bool:
+        return self.nest.extents.g == self.samples == 1 and self.first <= FEW
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the runtime gives oneDNN an In of its layout, in place of the plain kernel."""
+        return self.dims == 3 and self.nest.word_bytes == 4 and self._is_few
+
+    @property
+    def copies(self) -> Words:
+        """Words at most, on every rank."""
+        nothing = 0 * self.in_
+        strided = any(max(window.stride, window.divisor) > 1 for window in self.nest.windows.values())
+        if self.is_plain and not self.is_laid_out:
+            if self.nest.taps == 1 or (self.pass_ == "backward-data" and self.dims < 3):
+                return nothing
+            return self.out / max(1, self.out_channels) * self.in_channels * self.nest.taps
+        if self.nest.taps == 1 and not strided:
+            return nothing
+        laid_out = self.in_ if self.is_laid_out else nothing
+        match self.pass_:
+            case "forward":
+                (in_, ker, out), made = self._blocks(BLOCK, BLOCK - 1), self.out
+                return np.maximum(in_ + ker + out - made, out)
+            case "backward-data" if strided:
+                ker = self.ker * self._filled(self.in_channels, BLOCK)
+                room = self.out / max(1, self.samples)
+                return laid_out + np.maximum(ker + self.out + room, 2 * self.in_)
+            case "backward-data":
+                in_, ker, out = self._blocks(BLOCK, 0)
+                return laid_out + np.maximum(in_ + ker + out - self.in_, in_)
+            case _:
+                in_, ker, out = self._blocks(SMALL if self.in_channels <= SMALL else BLOCK, THIN)
+                return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
+
+    def _blocks(self, block: int, read: int) -> tuple[Words, Words, Words]:
+        """In, Ker and Out in blocks; an In of at most `read` channels is read as it is."""
+        of_out = self._filled(self.out_channels, block)
+        if self.in_channels <= read and self.nest.extents.g == 1:
+            return 0 * self.in_, self.ker * of_out, self.out * of_out
+        of_in = self._filled(self.in_channels, block)
+        return self.in_ * of_in, self.ker * of_in * of_out, self.out * of_out
+
+    def _filled(self, channels: int, block: int) -> float:
+        """Channels in full blocks, over the channels."""
+        return 1.0 if self.nest.extents.g > 1 else math.ceil(channels / block) * block / max(1, channels)
