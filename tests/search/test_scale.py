@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted_work import Efforts
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_problems import nests
@@ -28,7 +29,6 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
 from synth.search.branch_and_bound import search
-from synth.search.effort import Effort
 from synth.search.grid_ranges import Ranges, shared_rows
 from synth.search.grids import Space, work_cap
 from synth.search.request import Request
@@ -37,27 +37,12 @@ HUGE = 2**40
 MEMORY = 4 * 2**30
 
 
-class Counted(Effort):
-    """What one search does, with the tilings that it examines."""
-
-    examined = 0
-
-    def tile(self, size: int, examined: int) -> None:
-        self.examined += examined
-        super().tile(size, examined)
-
-
 class Command:
     """`synth plan` in this process, which gets 4 GiB of address space beside what it has."""
 
     def __init__(self, folder: Path) -> None:
         self.layer = folder / "layer.yaml"
-        self.efforts: list[Counted] = []
-
-    def effort(self, *args: Any) -> Counted:
-        """Stands for `Effort`."""
-        self.efforts.append(Counted(*args))
-        return self.efforts[-1]
+        self.efforts = Efforts()
 
     def __call__(self, name: str, procs: int, *flags: str) -> int:
         """The exit code."""
@@ -73,13 +58,13 @@ class Command:
     @property
     def work(self) -> tuple[int, int]:
         """(Steps, examined tilings) of all searches."""
-        return sum(each.steps for each in self.efforts), sum(each.examined for each in self.efforts)
+        return self.efforts.work
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     made = Command(tmp_path)
-    monkeypatch.setattr("synth.search.branch_and_bound.Effort", made.effort)
+    monkeypatch.setattr("synth.search.branch_and_bound.Effort", made.efforts)
     return made
 
 
