@@ -1,4 +1,4 @@
-"""Batch normalizations and resizings of tensors without values, by their shapes.
+"""Normalizations and resizings of tensors without values, by their shapes.
 
 On "meta" torch computes them step by step in Python, in each mode: half of the time of
 tracing a network with many of them. A normalization has the shape and dtype of its
@@ -23,6 +23,8 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     """
     if function is functional.batch_norm:
         return _batch_norm(*args, **kwargs)
+    if function is functional.group_norm:
+        return _group_norm(*args, **kwargs)
     if function is functional.interpolate:
         return _interpolate(*args, **kwargs)
     return NotImplemented
@@ -41,20 +43,45 @@ def _batch_norm(
     given = [running_mean, running_var, weight, bias]
     held = [each for each in given if each is not None]
     fits = (
-        input.dim() > 1
-        and input.is_floating_point()
-        and all(each.shape == input.shape[1:2] for each in held)
-        and all(each.dtype == input.dtype for each in held)
-        and isinstance(momentum, float)
+        isinstance(momentum, float)
         and (running_mean is None) == (running_var is None)
         and (training or running_mean is not None)
     )
-    graded = input.requires_grad or not any(each.requires_grad for each in held)
-    if not (fits and graded and input.is_meta) or _autocast():
+    if not fits or not _per_channel(input, held):
         return NotImplemented
     if training:
         functional._verify_batch_size(list(input.size()))  # type: ignore[attr-defined]
     return input.clone()
+
+
+def _group_norm(
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    held = [each for each in (weight, bias) if each is not None]
+    fits = _per_channel(input, held) and num_groups > 0
+    if (
+        not fits
+        or input.shape[1] % num_groups
+        or input.numel() <= len(input) * num_groups
+    ):
+        return NotImplemented
+    return input.clone()
+
+
+def _per_channel(input: torch.Tensor, held: list[torch.Tensor]) -> bool:
+    """Whether a normalization by channels has the shape and dtype of its input."""
+    fits = (
+        input.dim() > 1
+        and input.is_floating_point()
+        and all(each.shape == input.shape[1:2] for each in held)
+        and all(each.dtype == input.dtype for each in held)
+    )
+    graded = input.requires_grad or not any(each.requires_grad for each in held)
+    return fits and graded and input.is_meta and not _autocast()
 
 
 def _interpolate(

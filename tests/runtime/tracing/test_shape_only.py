@@ -1,4 +1,4 @@
-"""Batch normalizations and resizings that are traced by their shape give what torch gives without values."""
+"""Normalizations and resizings that are traced by their shape give what torch gives without values."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ def test_what_torch_may_refuse_is_left_to_it() -> None:
     single = torch.empty(1, 3, 1, 1, device="meta")
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         without_values(functional.batch_norm, (single, None, None), {"training": True})
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (2, 6, 5), (2, 6, 4, 5), (1, 6, 4, 5, 6)])
+@pytest.mark.parametrize("graded", [True, False])
+def test_group_norms_have_the_shapes_of_torch(shape: tuple[int, ...], graded: bool) -> None:
+    x = torch.empty(shape, device="meta", requires_grad=graded)
+    weight = torch.ones(6, device="meta", requires_grad=graded)
+    for args in ((x, 2), (x, 3, weight), (x, 1, weight, weight)):
+        found, wanted = without_values(functional.group_norm, args, {}), functional.group_norm(*args)
+        facts = [[each.shape, each.dtype, each.requires_grad, each is x] for each in (found, wanted)]
+        assert facts[0] == facts[1]
+
+
+def test_other_group_norms_are_left_to_torch() -> None:
+    x, few = torch.empty(2, 6, 4, device="meta"), torch.zeros(2, device="meta")
+    trained = nn.Parameter(torch.zeros(6, device="meta"))
+    for args in ((x, 4), (x, 2, few), (x, 2, trained), (x.int(), 2), (x[0, 0], 1), (x[:, :, 0], 6)):
+        assert without_values(functional.group_norm, args, {}) is NotImplemented
 
 
 @pytest.mark.parametrize(("mode", "dims"), [("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)])
