@@ -31,7 +31,7 @@ from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
 from synth.search.lean_grids import Lean, Leanest, leanest
-from synth.search.pass_tilings import Tally, choose_tiling
+from synth.search.pass_tilings import Tally, choose_tiling, footprints_of
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_training_tilings
@@ -170,9 +170,10 @@ class _Search:
     def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key) -> None:
         """Insert a grid with each choice of turned axes that may fit."""
         for turned in self._turns(grid):
-            fewest = self.bounds.fewest(grid, dict.fromkeys(self.bounds.choices([turned]), 0))
+            floors: Floors = dict.fromkeys(self.bounds.choices([turned]), 0)
+            fewest = self.bounds.fewest(grid, floors)
             if fewest is not None:
-                self._push_turned(queue, grid, key, turned, fewest)
+                self._push_turned(queue, grid, key, turned, fewest, floors)
 
     def _most_words(self, best: Optimum | None) -> int | None:
         """The words with which a grid is still of use."""
@@ -206,17 +207,24 @@ class _Search:
                 yield turned
 
     def _footprints(self, grid: PerAxis, turned: tuple[Axis, ...]) -> Footprints:
-        return Footprints(Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts))
+        return footprints_of(Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts))
 
     def _push_turned(
-        self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...], fewest: int
+        self,
+        queue: list[Candidate],
+        grid: PerAxis,
+        key: Key,
+        turned: tuple[Axis, ...],
+        fewest: int,
+        floors: Floors,
     ) -> None:
         """Insert a grid with some turned axes into the queue; among equal words, fewer are taken.
 
-        A grid whose shards and slices alone are over the limit is left out. `fewest`: a bound of its words.
+        A grid whose shards and slices alone are over the limit is left out. `fewest`: a bound of its words;
+        `floors`: of each choice of reused tensors.
         """
         footprints = self._footprints(grid, turned)
-        bound = self.bounds.of_grid(footprints)
+        bound = self.bounds.of_grid(footprints, floors)
         if bound is not None:
             number = next(self.insertions)
             heapq.heappush(queue, (max(bound, fewest), (*key[:3], len(turned)), number, footprints))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from synth.layer.axes import PerAxis, Tensor
 from synth.schedule.distribution import Distribution
@@ -12,7 +12,7 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.volume import Received, received
 from synth.search.tiling_search import TilingChoice, TilingSearch
-from synth.search.tiling_words import BlockTilings, TilingWords
+from synth.search.tiling_words import TilingWords
 
 FORWARD = PassPlan()
 
@@ -54,10 +54,7 @@ def choose_tiling(
 
 
 class PassTilings:
-    """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`.
-
-    blocks: what passes on the distribution share.
-    """
+    """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`."""
 
     def __init__(
         self,
@@ -66,12 +63,11 @@ class PassTilings:
         template: PassPlan,
         panels: int | None,
         tally: Tally | None = None,
-        blocks: BlockTilings | None = None,
     ) -> None:
         self.tally = tally or Tally()
         self.footprints, self.stationary = footprints, stationary
         self.template, self.panels = template, panels
-        self.words = TilingWords(blocks or BlockTilings(footprints), template)
+        self.words = TilingWords(footprints, template)
 
     @cached_property
     def least_memory(self) -> int:
@@ -111,3 +107,9 @@ class PassTilings:
 
     def _search(self, limit_words: int | None, most_words: int | None) -> TilingSearch:
         return TilingSearch(self.footprints, self.template, self.panels, limit_words, most_words, self.words)
+
+
+@lru_cache(maxsize=512)  # searches over some of the axes, for the named strategies, look at the same grids
+def footprints_of(distribution: Distribution) -> Footprints:
+    """The footprints of a distribution."""
+    return Footprints(distribution)

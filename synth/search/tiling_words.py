@@ -5,7 +5,7 @@ Tilings with equal visits move equal words, so the words of each kind of visits 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from synth.layer.axes import SPATIAL, PerAxis, Tensor
@@ -53,11 +53,18 @@ class BlockTilings:
         return self._panels[samples, alone]
 
 
-class TilingWords:
-    """The words of tilings that communicate what `template` does. Passes of a step share `blocks`."""
+@lru_cache(maxsize=64)  # as of `footprints_of`; few grids are tiled
+def block_tilings(footprints: Footprints) -> BlockTilings:
+    """What the passes on a distribution share."""
+    return BlockTilings(footprints)
 
-    def __init__(self, blocks: BlockTilings, template: PassPlan) -> None:
-        self.blocks, self.distribution, self.template = blocks, blocks.distribution, template
+
+class TilingWords:
+    """The words of tilings that communicate what `template` does."""
+
+    def __init__(self, footprints: Footprints, template: PassPlan) -> None:
+        self.blocks, self.distribution = block_tilings(footprints), footprints.distribution
+        self.template = template
         self._forms: dict[tuple[Tensor, bool, Split], VisitForm] = {}
         self._of_panels: dict[tuple[Any, ...], Array] = {}
 

@@ -34,7 +34,6 @@ from synth.schedule.training_memory import reduction_overlaps, training_memory, 
 from synth.schedule.volume import Received, received
 from synth.search.pass_tilings import PassTilings, Tally
 from synth.search.tiling_search import TilingChoice
-from synth.search.tiling_words import BlockTilings
 
 
 def pass_templates(reused: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
@@ -174,7 +173,6 @@ class _StepTilings:
         self.tally = tally
         self.footprints, self.stationary, self.panels = footprints, stationary, panels
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
-        self._blocks = BlockTilings(footprints)
         self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
         self._alone: dict[PassPlan, bool] = {}
         self._templates: dict[tuple[frozenset[Tensor], Passes], tuple[PassPlan, ...]] = {}
@@ -191,7 +189,7 @@ class _StepTilings:
         alone = self.panels is None and self._reduces_at_once(template, sequence)
         key = template, 1 if alone else self.panels
         if key not in self._passes:
-            self._passes[key] = PassTilings(self.footprints, self.stationary, *key, self.tally, self._blocks)
+            self._passes[key] = PassTilings(self.footprints, self.stationary, *key, self.tally)
         return self._passes[key]
 
     def least_memory(self, reused: frozenset[Tensor], sequence: Passes, enough: int | None = None) -> int:

@@ -6,6 +6,7 @@ it does not fit (`effort`).
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
@@ -29,15 +30,17 @@ class GridBounds:
         self.request, self.ranges, self.effort = request, ranges, effort
         self.limited = RangeWords(request, ranges)
 
-    def of_grid(self, footprints: Footprints) -> int | None:
-        """A lower bound of the words of plans on a grid that may fit; None if none may, which is noted."""
+    def of_grid(self, footprints: Footprints, floors: Floors) -> int | None:
+        """A lower bound of the words of plans on a grid that may fit; None if none may, which is noted.
+
+        floors: what `fewest` has found for the grid.
+        """
         distribution, limit = footprints.distribution, self.request.limit_words
-        copied = self.ranges.copied(distribution.grid, distribution.nest.turned)
         floor = None if limit is None else self._floors(footprints)
         fitting: list[frozenset[Tensor]] = []
         fewest: int | None = None
         least = 0
-        for reused, words in self._by_words(copied, distribution.grid.size):
+        for reused, words in self._by_words(distribution, floors):
             if fewest is not None and words >= fewest:
                 break
             if any(reused <= more for more in fitting):
@@ -53,12 +56,18 @@ class GridBounds:
             self.note_unfit(distribution, least)
         return fewest
 
-    def _by_words(self, copied: dict[Tensor, int], size: int) -> list[tuple[frozenset[Tensor], int]]:
+    def _by_words(self, distribution: Distribution, floors: Floors) -> list[tuple[frozenset[Tensor], int]]:
         """The sets of tensors that passes may reuse, and lower bounds of the words with them, ascending.
 
-        copied: as of `Ranges`, over at most `size` processes. Among equal words, larger sets are first.
+        Among equal words, larger sets are first. Sets with which no tiling fits are left out.
         """
-        found = [(reused, average(moves, copied, size)) for reused, moves in self.limited.reuses.items()]
+        grid, turned = distribution.grid, distribution.nest.turned
+        copied = self.ranges.copied(grid, turned)
+        found = []
+        for reused, moves in self.limited.reuses.items():
+            floor = floors.get((turned, reused), 0)
+            if floor is not None:
+                found.append((reused, max(floor, average(moves, copied, grid.size))))
         return sorted(found, key=lambda each: each[1])
 
     def choices(self, turns: Iterable[tuple[Axis, ...]]) -> Iterator[Choice]:
@@ -75,24 +84,29 @@ class GridBounds:
         limit = self.request.limit_words
         if limit is None:
             return 0
-        within, looked = self.within(grids), set[Choice]()
-        fitting = {choice: floor for choice, floor in floors.items() if floor is not None}
-        while fitting and (choice := min(fitting, key=lambda c: (fitting[c], c not in looked))) not in looked:
-            ample = within.ample(*choice)
-            words: int | None = ample
-            if ample <= fitting[choice]:
-                looked.add(choice)
-                words = within.fewest(*choice)
-            if words is None:
-                floors[choice] = None
-                del fitting[choice]
+        within = self.within(grids)
+        choices = [choice for choice, floor in floors.items() if floor is not None]
+        # (floor, whether the choice is not looked at yet, place among the choices)
+        queue = [(floors[choice] or 0, True, place) for place, choice in enumerate(choices)]
+        heapq.heapify(queue)
+        fewest: int | None = None
+        while queue and fewest is None:
+            floor, unknown, place = heapq.heappop(queue)
+            choice = choices[place]
+            if not unknown:
+                fewest = floor
+            elif (ample := within.ample(*choice)) > floor:
+                floors[choice] = ample
+                heapq.heappush(queue, (ample, True, place))
             else:
-                floors[choice] = fitting[choice] = max(words, fitting[choice])
-        fewest = min(fitting.values(), default=None)
+                words = within.fewest(*choice)
+                floors[choice] = None if words is None else max(words, floor)
+                if words is not None:
+                    heapq.heappush(queue, (max(words, floor), False, place))
         if fewest is not None and self.effort.assumes:
             raised = (
                 self.effort.raised(within.memory(turned), within.least, within.most, turned)
-                for turned in {turned: None for turned, _ in fitting}
+                for turned in {choice[0]: None for choice in choices if floors[choice] is not None}
             )
             if min(raised) > limit:
                 self.effort.leave(fewest)
