@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from synth.layer.axes import PerAxis, Tensor
 from synth.schedule.distribution import Distribution
@@ -67,7 +67,11 @@ class PassTilings:
         self.tally = tally or Tally()
         self.footprints, self.stationary = footprints, stationary
         self.template, self.panels = template, panels
-        self.words = TilingWords(footprints, template)
+
+    @cached_property
+    def words(self) -> TilingWords:
+        """The words of the tilings, which matter only where some fit."""
+        return TilingWords(self.footprints, self.template)
 
     @cached_property
     def least_memory(self) -> int:
@@ -77,14 +81,7 @@ class PassTilings:
     @cached_property
     def least_floor(self) -> int:
         """A lower bound of `least_memory`, found faster."""
-        single = [PerAxis(b=2), PerAxis(c=2), PerAxis(k=2)] if self.template.saves else []
-        t = self.template
-        plans = (
-            PassPlan(tensor, counts, False, t.pass_, t.reuses, t.saves)
-            for tensor in self.stationary
-            for counts in (ONES, *single)
-        )
-        return min(map(self.footprints.floor, plans))
+        return min(map(self.footprints.floor, _of_each_kind(self.template, tuple(self.stationary))))
 
     @cached_property
     def _least(self) -> dict[Tensor, int]:
@@ -107,6 +104,18 @@ class PassTilings:
 
     def _search(self, limit_words: int | None, most_words: int | None) -> TilingSearch:
         return TilingSearch(self.footprints, self.template, self.panels, limit_words, most_words, self.words)
+
+
+@cache
+def _of_each_kind(template: PassPlan, stationary: tuple[Tensor, ...]) -> tuple[PassPlan, ...]:
+    """A plan for each way in which tensors move, whole or in panels."""
+    t = template
+    single = [PerAxis(b=2), PerAxis(c=2), PerAxis(k=2)] if t.saves else []
+    return tuple(
+        PassPlan(tensor, counts, False, t.pass_, t.reuses, t.saves)
+        for tensor in stationary
+        for counts in (ONES, *single)
+    )
 
 
 @lru_cache(maxsize=512)  # searches over some of the axes, for the named strategies, look at the same grids

@@ -20,7 +20,7 @@ the gradients (dIn of the first layer of a network) has two passes, which share 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations
 from operator import add
 
@@ -36,6 +36,7 @@ from synth.search.pass_tilings import PassTilings, Tally
 from synth.search.tiling_search import TilingChoice
 
 
+@cache
 def pass_templates(reused: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
     """A `PassPlan` per pass with its saved and reused tensors, and without a tiling.
 
@@ -154,7 +155,7 @@ def choose_tilings_reusing(
     """
     footprints = Footprints(distribution)
     sequence = preferred_orders(footprints, transposed, gradients)[0]
-    reusable = reused & reuse_intervals(sequence).keys()
+    reusable = frozenset(reused & reuse_intervals(sequence).keys())
     step = _StepTilings(footprints, stationary, None)
     least = 0 if limit_words is None else step.least_memory(reusable, sequence)
     return step.choose(limit_words, reusable, sequence), least
@@ -175,15 +176,11 @@ class _StepTilings:
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
         self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
         self._alone: dict[PassPlan, bool] = {}
-        self._templates: dict[tuple[frozenset[Tensor], Passes], tuple[PassPlan, ...]] = {}
         self._chosen: dict[tuple[int, int | None, int | None], TilingChoice | None] = {}
 
     def passes(self, reused: frozenset[Tensor], sequence: Passes) -> list[PassTilings]:
         """The tilings of each pass, if they reuse exactly the tensors `reused`."""
-        key = frozenset(reused), sequence
-        if key not in self._templates:
-            self._templates[key] = pass_templates(*key)
-        return [self._of(template, sequence) for template in self._templates[key]]
+        return [self._of(template, sequence) for template in pass_templates(reused, sequence)]
 
     def _of(self, template: PassPlan, sequence: Passes) -> PassTilings:
         alone = self.panels is None and self._reduces_at_once(template, sequence)
@@ -217,8 +214,9 @@ class _StepTilings:
 
     def _last_first(self, reused: frozenset[Tensor], sequence: Passes) -> Iterator[tuple[int, PassTilings]]:
         """The resident words beside each pass and its tilings: most are resident beside the last pass."""
-        passes = zip(self._resident(reused, sequence), self.passes(reused, sequence), strict=True)
-        return reversed([*passes])
+        for template in reversed(pass_templates(reused, sequence)):
+            resident = unused_resident_words(self.footprints, reused, sequence, template.pass_)
+            yield resident, self._of(template, sequence)
 
     def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
         """The words with unlimited memory."""
