@@ -66,11 +66,11 @@ class Received:
     def most(self) -> dict[str, int]:
         """The most words any one process receives: per tensor, as halo, and in total."""
         most = {name.lower(): int(self.words[name].max()) for name in NAMES}
-        return {**most, "total": self.most_with()}
+        return {**most, "total": self.most_in_all()}
 
-    def most_with(self, *twice: Tensor) -> int:
-        """The most words in total when the words of some tensors count twice."""
-        return int(sum((self.words[tensor] for tensor in twice), start=self._together()).max())
+    def most_in_all(self) -> int:
+        """The most words in total that any process receives."""
+        return int(self._together().max())
 
     def least(self) -> int:
         """The fewest words that any process receives."""
@@ -108,6 +108,11 @@ class Visits(NamedTuple):
     def of(cls, program: PassProgram, turned: tuple[Axis, ...] = ()) -> Visits:
         """The visits of a schedule tree of a nest with some turned axes."""
         return VisitForm.of(program, program.pass_plan.structure, turned).visits(program.pass_plan.counts)
+
+    def twice(self, tensor: Tensor) -> Visits:
+        """The visits if the panels of a tensor move twice as often. Its halo does not move again."""
+        loads = (n * (1 + (each == tensor)) for each, n in zip(TENSORS, self.loads, strict=True))
+        return self._replace(loads=tuple(loads))
 
 
 class VisitForm(NamedTuple):

@@ -47,6 +47,15 @@ def shared_rows(window: Window, parts: int) -> int:
     return max(cuts * window.overlap, cuts * full - _clipped(window))
 
 
+def rows_reached(window: Window, parts: int) -> int:
+    """Lower bound of the rows that `parts` blocks read, in the sum over the blocks.
+
+    Rows that no block reads do not count: of a turned window, output rows that read nothing but padding.
+    """
+    first, last = window.reach(0, window.out)
+    return last - first + shared_rows(window, parts)
+
+
 @cache
 def _clipped(window: Window) -> int:
     """How many fewer rows than elsewhere blocks share at cuts near the edges, summed over these cuts."""
@@ -90,9 +99,9 @@ class Ranges:
         self.words = nest.words
         n = nest.extents
         self._flat = n.b * n.g * n.c, n.b * n.g * n.k  # words of In and of Out per position
-        # by number of blocks: the rows of In that they share, and those of Out if the axis is turned
-        self._windows = [
-            (a, window, cache(partial(shared_rows, window)), cache(partial(shared_rows, window.turned)))
+        # of every axis, the rows of In that blocks read, and those of Out that they add to if it is turned
+        self._rows = [
+            (a, window, cache(partial(rows_reached, window)), cache(partial(rows_reached, window.turned)))
             for a, window in nest.windows.items()
         ]
         self.turnable = turnable
@@ -209,10 +218,10 @@ class Ranges:
     def _sliced(self, least: PerAxis, turned: tuple[Axis, ...]) -> tuple[int, int]:
         """Words of the slices of In and of Out in all blocks, with the rows that neighbours share."""
         inputs, outputs = self._flat
-        for axis, window, of_inputs, of_outputs in self._windows:
+        for axis, window, read, written in self._rows:
             parts = getattr(least, axis)
-            inputs *= window.size + (0 if axis in turned else of_inputs(parts))
-            outputs *= window.out + (of_outputs(parts) if axis in turned else 0)
+            inputs *= window.size if axis in turned else read(parts)
+            outputs *= written(parts) if axis in turned else window.out
         return inputs, outputs
 
     def key(self, within: Range) -> Key:

@@ -27,7 +27,7 @@ from synth.schedule.memory_of_tilings import Array
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.pass_program import pass_program
-from synth.schedule.volume import Visits, received
+from synth.schedule.volume import Visits
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts
 from synth.search.tiling_words import TilingWords, merge
 
@@ -136,8 +136,8 @@ class TilingSearch:
         for composite in PassPlan(tensor).order[1:]:
             yield from self._inner(tensor, composite, ONES, floor)
         # with both inner loops, one of the streamed tensors is received at least twice
-        once = received(self.distribution, untiled)
-        twice = min(once.most_with(each) for each in PassPlan(tensor).streaming)
+        once = self.words.visits(tensor, ONES)
+        twice = min(self.words.most(once.twice(each)) for each in PassPlan(tensor).streaming)
         if (self.best is not None and self.best.words <= twice) or self._beaten(twice):
             return
         for swapped in (False, True):

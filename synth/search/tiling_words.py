@@ -86,7 +86,7 @@ class TilingWords:
         """The words that the most receiving process receives."""
         known = self.blocks.words
         if visits not in known:
-            known[visits] = received_by(self.distribution, visits).most_with()
+            known[visits] = received_by(self.distribution, visits).most_in_all()
         return known[visits]
 
     def of(self, tensor: Tensor, counts: PerAxis, swapped: bool = False) -> int:

@@ -220,7 +220,7 @@ class _StepTilings:
 
     def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
         """The words with unlimited memory."""
-        return reduce(add, map(self._untiled, self.passes(reused, sequence))).most_with()
+        return reduce(add, map(self._untiled, self.passes(reused, sequence))).most_in_all()
 
     def _untiled(self, tilings: PassTilings) -> Received:
         """The words of one pass without a limit: no matter which tensors it saves."""
@@ -287,4 +287,4 @@ def _left_beside(others: Sequence[Received], most_words: int | None) -> int | No
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:
     """The words of the process that receives most over all passes."""
-    return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_with()
+    return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_in_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from brute_force import all_grids
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis_problems import small_nests, windows
 
@@ -16,7 +16,7 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
 from synth.search import grid_ranges
-from synth.search.grid_ranges import Key, Range, Ranges, shared_rows
+from synth.search.grid_ranges import Key, Range, Ranges, rows_reached, shared_rows
 from synth.search.grids import Space
 
 PROCS = st.integers(1, 24)
@@ -52,6 +52,14 @@ def test_shared_rows_are_exact_where_every_cut_is_made(window: Window) -> None:
 def test_shared_rows_are_exact_without_padding(window: Window, parts: int) -> None:
     parts = min(parts, window.out)
     assert shared_rows(window, parts) == read_again(window, parts)
+
+
+@example(Window.reduced(5, 2, 1, 1, 3), True, 3)  # output rows that read nothing but padding
+@given(windows(), st.booleans(), st.integers(1, 30))
+def test_no_blocks_reach_fewer_rows_in_all(window: Window, turn: bool, parts: int) -> None:
+    window = window.turned if turn else window
+    reached = [window.reach(*block) for block in cuts((0, window.out), min(parts, window.out))]
+    assert rows_reached(window, len(reached)) <= sum(last - first for first, last in reached)
 
 
 @given(windows(), st.integers(0, 6), st.integers(1, 30))
