@@ -244,7 +244,7 @@ class Footprints:
         """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
         frame = self._frame_by(pass_plan)
         panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
-        tiles = Tiles(panels, self.tile(pass_plan.written, pass_plan), self.padded(pass_plan))
+        tiles = self._tiles_of(pass_plan)
         if pass_plan.steps == 1:  # the kernel makes the sums, when all slices are there
             arrivals = [*frame.arrivals, *map(self.messages.arrival, frame.panels)]
             loop = frame.before + most_arriving(arrivals)
@@ -267,7 +267,7 @@ class Footprints:
         """
         frame = self._frame_by(pass_plan)
         panels: Any = sum(largest[tensor] for tensor in frame.panels)
-        tiles = Tiles(panels, largest[pass_plan.written], padded)
+        tiles = Tiles(largest[pass_plan.written], padded)
         step = self._step(pass_plan, tiles, panels, np.maximum, np.minimum)
         words = frame.held + frame.sums + panels + np.maximum(panels, step)
         if frame.returned:
@@ -334,15 +334,28 @@ class Footprints:
 
     def _alone(self, plan: PassPlan, tiles: Tiles) -> int:
         """Words beside the slices in the only step: the kernel's result, and then the sums that leave."""
-        _, panel, padded = tiles
-        result = max(panel, padded) if plan.written == "In" else panel + padded
-        made = result if plan.written == "In" else panel
+        panel = tiles.written
+        result, made = self._results(plan, tiles, max)
         sent = 0 if plan.stationary == plan.written else self._summed(plan.written, panel)
         return int(max(result, made + sent))
 
+    @staticmethod
+    def _results(plan: PassPlan, tiles: Tiles, most: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+        """Words of a kernel's result: with the zeros around In while it runs, and afterwards.
+
+        The zeros are in the result that is written, or in a copy of the tile that is read.
+        """
+        if plan.written == "In":
+            whole = most(tiles.written, tiles.padded)
+            return whole, whole
+        return tiles.written + tiles.padded, tiles.written
+
+    def _tiles_of(self, plan: PassPlan) -> Tiles:
+        return Tiles(self.tile(plan.written, plan), self.padded(plan))
+
     def step(self, plan: PassPlan, panels: int) -> int:
         """Words beside the panels in use of a tiling, with so many words of the next panels in flight."""
-        return int(self._step(plan, Tiles(0, self.tile(plan.written, plan), self.padded(plan)), panels))
+        return int(self._step(plan, self._tiles_of(plan), panels))
 
     def _step(
         self,
@@ -359,10 +372,8 @@ class Footprints:
         and sums in the second, or both after the first result was added. `most`, `least`: of two numbers, or
         of two arrays place by place.
         """
-        _, panel, padded = tiles
-        # the zeros around In are in a copy of the tile, or in the result
-        result = most(panel, padded) if plan.written == "In" else panel + padded
-        made = result if plan.written == "In" else panel
+        panel = tiles.written
+        result, made = self._results(plan, tiles, most)
         if plan.stationary == plan.written or self.distribution.group_size(plan.written) == 1:
             return panels + result  # which is added to the sums
         sent = self._summed(plan.written, panel, least)

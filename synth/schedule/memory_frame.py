@@ -46,10 +46,8 @@ class Frame(NamedTuple):
 class Tiles(NamedTuple):
     """Words of the largest tiles of a plan; or of several plans with one structure, as arrays.
 
-    panels: those that are gathered in one step, together. result: of the tensor that is written. padded: of
-    In with zeros around it, as of `Footprints.padded`.
+    written: of the tensor that is written. padded: of In with zeros around it, as of `Footprints.padded`.
     """
 
-    panels: Any
-    result: Any
+    written: Any
     padded: Any

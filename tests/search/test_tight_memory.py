@@ -40,7 +40,7 @@ from synth.search.request import Optimum, Request
 from synth.search.tiling_words import TilingWords
 from synth.search.training_step import choose_training_tilings, pass_templates, reuse_choices
 
-# ranks that read a row of In whose halo does not move again with its panels
+# the halo of In moves once, before the loop, however often panels of In are gathered
 HALO_MOVES_ONCE = Distribution(
     Layer.conv2d((1, 2, 1, 3), 3, (1, 1), padding=(0, 1)).nest, PerAxis(w=3, k=2), ghosts=False
 )
@@ -81,7 +81,7 @@ def test_a_dilated_signal_within_half_as_much_again_as_it_needs(efforts: Efforts
 
 
 @settings(max_examples=30)
-@example(HALO_MOVES_ONCE, 0.5)
+@example(HALO_MOVES_ONCE, 0.0)
 @given(distributions(small_nests(4)), st.floats(0, 1))
 def test_a_tiling_is_found_if_it_moves_as_many_words_as_may_be(d: Distribution, share: float) -> None:
     for choose in (choose_tiling, choose_training_tilings):
