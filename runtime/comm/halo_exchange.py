@@ -65,6 +65,7 @@ def fetch_rows(
     rooms: buffers with ghost rows. If `own` lives in one of them, rows are received
         into that buffer, and nothing is copied.
     """
+    pending = _start(own, owned, wanted, neighbours)  # own words are copied meanwhile
     here, there = owned(neighbours.at), wanted(neighbours.at)
     common = overlap(here, there)
     room = rooms.of(own, here) if rooms else None
@@ -75,7 +76,7 @@ def fetch_rows(
         result = clear_around(whole, zeros)
         if volume(common):
             result[within(common, there)] = own[within(common, here)]
-    for box, piece in _exchange(own, owned, wanted, neighbours):
+    for box, piece in _finished(pending):
         result[within(box, there)] = piece
     return whole
 
@@ -96,6 +97,7 @@ def return_rows(
     sums: the sums of this rank, for the words of its `carried(at)`.
     in_place: the result may be a part of `sums`, which is overwritten.
     """
+    pending = _start(sums, carried, owned, neighbours)
     here, there = carried(neighbours.at), owned(neighbours.at)
     common = overlap(here, there)
     if in_place and common == there:
@@ -106,7 +108,7 @@ def return_rows(
         result = sums.new_zeros(shape(there))
         if volume(common):
             result[within(common, there)] = sums[within(common, here)]
-    pieces = _exchange(sums, carried, owned, neighbours)
+    pieces = _finished(pending)
     boxes = [box for box, _ in pieces]
     if sums.dtype in HALF and not share_no_word(boxes):
         result = result.to(sum_dtype(sums.dtype))
@@ -124,13 +126,21 @@ def share_no_word(boxes: Sequence[Box]) -> bool:
     )
 
 
-def _exchange(
+class _Pending(NamedTuple):
+    """An exchange that has started."""
+
+    requests: list[Any]
+    arriving: list[tuple[Box, torch.Tensor]]  # what neighbours send
+    device: torch.device  # on which it is wanted
+
+
+def _start(
     values: torch.Tensor,
     held: Boxes,
     wanted: Boxes,
     neighbours: Neighbours,
-) -> list[tuple[Box, torch.Tensor]]:
-    """Send neighbours what they want of this rank's words; return what they send."""
+) -> _Pending:
+    """Start to send neighbours what they want of this rank's words, and to receive."""
     here, there = held(neighbours.at), wanted(neighbours.at)
     sends, receives, arriving = [], [], []
     group, cpu = neighbours.group, torch.device("cpu")
@@ -149,9 +159,15 @@ def _exchange(
             arriving.append((incoming, piece))
     neighbours.record(sum(volume(box) for box, _ in arriving))
     calls = receives + sends  # in this order words travel in both directions at once
-    for request in dist.batch_isend_irecv(calls) if calls else ():
+    requests = dist.batch_isend_irecv(calls) if calls else []
+    return _Pending(requests, arriving, values.device)
+
+
+def _finished(pending: _Pending) -> list[tuple[Box, torch.Tensor]]:
+    """What neighbours sent, once all has arrived and left."""
+    for request in pending.requests:
         request.wait()
-    return [(box, piece.to(values.device)) for box, piece in arriving]
+    return [(box, piece.to(pending.device)) for box, piece in pending.arriving]
 
 
 def _message(
