@@ -263,17 +263,21 @@ class ForwardWalk:
         return kept
 
     def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> list[Storage]:
-        """A pooling saves its widened input, and of a maximum the places; a resizing nothing."""
+        """A pooling saves its widened input, and of a maximum the places, which torch always makes."""
         wide = given.hold()
         if layer.distribution.row_axes and node.kind == "pool":
             wide.free()
             wide = self.timeline.new(layer.slice("In"))
         self.values[node.name] = self.timeline.new(layer.output)
         kept = []
-        if self.training and node.kind == "pool":
+        if node.kind == "pool":
             kept = [wide.hold()]
-            if node.saves == "in":  # a maximum
+            maximum = node.saves == "in"
+            if maximum and (self.training or len(node.shape) > 3):  # torch finds no places of a signal alone
                 kept.append(self.timeline.new(layer.output * INDEX_BYTES / self.plan.word_bytes))
+        if not self.training:
+            while kept:
+                kept.pop().free()
         wide.free()
         given.free()
         return kept
