@@ -11,17 +11,15 @@ holds its shard of the weights, buffers for messages, and the values between and
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import sys
 import time
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import synth
+from benchmarks.ranks import on_ranks
 from examples import decoders
 from synth.network.memory.step_memory import step_memory
 from synth.runtime.grid.allocation_counter import allocated, live_bytes
@@ -59,14 +57,11 @@ def held(run: Any, besides: int) -> Held:
     return Held(resident, allocated(run).peak, seconds)
 
 
-def rank(me: int, ranks: int, port: int, options: argparse.Namespace) -> None:
+def rank(options: argparse.Namespace) -> None:
     """One rank. Rank 0 first runs the model alone, and prints the table at the end."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=me, world_size=ranks)
     torch.manual_seed(0)
     batch = torch.randn(1, 4, options.latent, options.latent)
-    alone, right, net, before, planned = parallelized(batch, options, me == 0)
+    alone, right, net, before, planned = parallelized(batch, options, dist.get_rank() == 0)
     with torch.inference_mode():
         shard = net.scatter(batch)
         found = net.gather(net(shard))
@@ -77,12 +72,10 @@ def rank(me: int, ranks: int, port: int, options: argparse.Namespace) -> None:
         received = net.received() - received
         local = shard.to_local()
         own = before + (4 * local.numel() if local.data_ptr() != batch.data_ptr() else 0)
-        of_ranks: list[Any] = [None] * ranks
+        of_ranks: list[Any] = [None] * options.ranks
         dist.all_gather_object(of_ranks, (held(lambda: net(shard), own), received))
     if alone is not None:
         print_table(options, alone, of_ranks, apart, planned)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def parallelized(
@@ -135,10 +128,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--diffusers", action="store_true", help="take the model from diffusers")
     options = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(rank, (options.ranks, port, options), nprocs=options.ranks)  # type: ignore[no-untyped-call]
+    on_ranks(options.ranks, rank, options)
 
 
 if __name__ == "__main__":

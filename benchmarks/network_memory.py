@@ -11,32 +11,24 @@ counted.
 from __future__ import annotations
 
 import argparse
-import os
-import socket
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch import nn
 
 import synth
+from benchmarks.ranks import on_ranks
+from benchmarks.suite.models.networks import Case
 from examples.decoders import decoder
 from examples.models import CosmoFlow, ResNet
 from examples.unet3d import UNet3d
 from synth.network.memory.step_memory import step_memory
+from synth.network.plan.plan import NetworkPlan
 from synth.runtime.grid.allocation_counter import allocated, live_bytes
 
 MIB = 2**20
-
-
-class Case(NamedTuple):
-    """A network with its batch. training: whether a training step is measured, too."""
-
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    training: bool = True
+PASSES = "forward", "step"
 
 
 CASES = {
@@ -44,42 +36,51 @@ CASES = {
     "wrn50_2": Case(lambda: ResNet(wide=2), (8, 3, 224, 224)),
     "cosmoflow": Case(lambda: CosmoFlow(128, norms=4), (4, 4, 128, 128, 128)),
     "cosmoflow, one volume": Case(lambda: CosmoFlow(128, norms=4), (1, 4, 128, 128, 128)),
-    "unet3d": Case(lambda: UNet3d(base=16, levels=3), (4, 1, 64, 64, 64), True),
-    "unet3d, one volume": Case(lambda: UNet3d(base=16, levels=3), (1, 1, 96, 96, 96), True),
-    "vae decoder": Case(lambda: decoder(2)[1:], (1, 4, 64, 64), False),
+    "unet3d": Case(lambda: UNet3d(base=16, levels=3), (4, 1, 64, 64, 64)),
+    "unet3d, one volume": Case(lambda: UNet3d(base=16, levels=3), (1, 1, 96, 96, 96)),
+    "vae decoder": Case(lambda: decoder(2)[1:], (1, 4, 64, 64), inference=True),
 }
 
 
-def rank(me: int, ranks: int, port: int, name: str) -> None:
+def rank(name: str) -> None:
     """One rank; rank 0 prints the rows of the network."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=me, world_size=ranks)
-    rows = [None] * ranks
-    dist.all_gather_object(rows, measured(CASES[name]))
-    if me == 0:
-        for pass_ in rows[0] or {}:
-            bytes_, planned = (max(row[pass_][place] for row in rows if row) for place in (0, 1))
-            apart = [row[pass_][1] / row[pass_][0] for row in rows if row]
-            size = "x".join(map(str, CASES[name].shape))
-            print(
-                f"| {name}, {size} | {ranks} | {pass_} | {planned / MIB:.1f} | {bytes_ / MIB:.1f} "
-                f"| {planned / bytes_:.3f} | {min(apart):.3f} - {max(apart):.3f} |",
-                flush=True,
-            )
-    dist.barrier()
-    dist.destroy_process_group()
+    rows: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(rows, of_case(CASES[name]))
+    if dist.get_rank() > 0:
+        return
+    for pass_ in rows[0]:
+        bytes_, planned = (max(row[pass_][place] for row in rows) for place in (0, 1))
+        apart = [row[pass_][1] / row[pass_][0] for row in rows]
+        size = "x".join(map(str, CASES[name].shape))
+        print(
+            f"| {name}, {size} | {len(rows)} | {pass_} | {planned / MIB:.1f} | {bytes_ / MIB:.1f} "
+            f"| {planned / bytes_:.3f} | {min(apart):.3f} - {max(apart):.3f} |",
+            flush=True,
+        )
 
 
-def measured(case: Case) -> dict[str, tuple[float, float]]:
+def of_case(case: Case) -> dict[str, tuple[float, float]]:
     """Pass -> (bytes at most, as measured; as planned) on this rank."""
     torch.manual_seed(0)
     before = live_bytes()
-    model = case.make().requires_grad_(case.training)
+    model = case.make().requires_grad_(not case.inference)
     plan = synth.plan_model(model, case.shape, dist.get_world_size())
     net = synth.parallelize(model, case.shape, plan=plan)
     del model
-    shard = net.scatter(torch.randn(case.shape), "input")
+    return beside_plan(net, plan, before, ("forward",) if case.inference else PASSES)
+
+
+def beside_plan(
+    net: Any, plan: NetworkPlan, before: int, passes: Sequence[str] = PASSES, times: int = 1
+) -> dict[str, tuple[float, float]]:
+    """Pass -> (bytes at most, as measured; as planned) of a network on this rank.
+
+    before: `live_bytes` before the model was made. times: runs of which the least counts, after one that
+    makes buffers and groups.
+    """
+    shape = plan.network.input
+    shard = net.scatter(torch.randn(shape), "input")
+    shard.requires_grad_(plan.request.input_gradient)
     besides = before + shard.to_local().untyped_storage().nbytes()
 
     def forward() -> None:
@@ -90,14 +91,16 @@ def measured(case: Case) -> dict[str, tuple[float, float]]:
         out = net(shard)
         out.backward(torch.zeros_like(out))
         net.zero_grad()
+        shard.grad = None
 
-    found: dict[str, tuple[float, float]] = {}
-    runs: dict[str, Callable[[], Any]] = {"forward": forward} | ({"step": step} if case.training else {})
-    for pass_, run in runs.items():
-        run()  # buffers and groups that later runs use again
-        planned = step_memory(plan, training=pass_ == "step")
+    runs = {"forward": forward, "step": step}
+    found = {}
+    for pass_ in passes:
+        runs[pass_]()
+        planned = step_memory(plan, training=pass_ == "step").peak[net.ranks.me]
         resident = live_bytes() - besides
-        found[pass_] = resident + allocated(run).peak, plan.word_bytes * planned.peak[net.ranks.me]
+        measured = resident + min(allocated(runs[pass_]).peak for _ in range(times))
+        found[pass_] = float(measured), float(plan.word_bytes * planned)
     return found
 
 
@@ -115,10 +118,7 @@ def main() -> None:
     )
     for name in options.networks or CASES:
         for ranks in options.ranks:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            mp.spawn(rank, (ranks, port, name), nprocs=ranks)
+            on_ranks(ranks, rank, name)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import socket
 import sys
 import time
 import traceback
@@ -28,6 +27,7 @@ import torch.distributed as dist
 
 from benchmarks.gpu import layers, networks, rates
 from benchmarks.gpu.table import page
+from benchmarks.ranks import free_port
 
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS = ("rates", "layers", "networks")
@@ -82,10 +82,12 @@ def alone(device: torch.device) -> None:
     """A process group of this process: nccl on a GPU, gloo on a processor."""
     if device.type == "cuda":
         torch.cuda.set_device(0)
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 

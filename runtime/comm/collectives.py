@@ -128,7 +128,7 @@ def all_gather_rotated(
 def wait_gather(pending: PendingGather) -> torch.Tensor:
     """Wait for the pieces of a panel and join them."""
     panel, parts, pieces, wholes, requests, taken, group = pending
-    _wait_for(requests)
+    wait_for(requests)
     whole = wholes.pop() if wholes else None
     if whole is None and panel in parts:
         whole = pieces[parts.index(panel)]
@@ -190,7 +190,7 @@ def wait_reduce(pending: PendingReduce) -> torch.Tensor:
 
     Half precision is added in float32 and rounded once.
     """
-    _wait_for(pending.requests)
+    wait_for(pending.requests)
     dtype = pending.own.dtype
     total = pending.own.to(sum_dtype(dtype))
     for term in pending.taken[0]:
@@ -237,7 +237,7 @@ def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
 # -- messages --------------------------------------------------------------------------
 
 
-def _wait_for(requests: list[Any]) -> None:
+def wait_for(requests: list[Any]) -> None:
     """Wait for messages, and let go of each at once: a request holds what it sends."""
     while requests:
         requests.pop(0).wait()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.collectives import wait_for
 from synth.runtime.comm.ghost_rows import Rooms, clear_around, padded
 from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import through_host
@@ -165,8 +166,7 @@ def _start(
 
 def _finished(pending: _Pending) -> list[tuple[Box, torch.Tensor]]:
     """What neighbours sent, once all has arrived and left."""
-    for request in pending.requests:
-        request.wait()
+    wait_for(pending.requests)
     return [(box, piece.to(pending.device)) for box, piece in pending.arriving]
 
 

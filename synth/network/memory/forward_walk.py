@@ -263,21 +263,19 @@ class ForwardWalk:
         return kept
 
     def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> list[Storage]:
-        """A pooling saves its widened input, and of a maximum the places, which torch always makes."""
+        """A pooling saves its widened input, and of a maximum the places; a resizing nothing."""
         wide = given.hold()
         if layer.distribution.row_axes and node.kind == "pool":
             wide.free()
             wide = self.timeline.new(layer.slice("In"))
         self.values[node.name] = self.timeline.new(layer.output)
+        maximum = node.kind == "pool" and node.saves == "in"
+        places = layer.output * (INDEX_BYTES / self.plan.word_bytes if maximum else 0)
         kept = []
-        if node.kind == "pool":
-            kept = [wide.hold()]
-            maximum = node.saves == "in"
-            if maximum and (self.training or len(node.shape) > 3):  # torch finds no places of a signal alone
-                kept.append(self.timeline.new(layer.output * INDEX_BYTES / self.plan.word_bytes))
-        if not self.training:
-            while kept:
-                kept.pop().free()
+        if self.training and node.kind == "pool":
+            kept = [wide.hold(), self.timeline.new(places)]
+        elif len(node.shape) > 3:  # torch makes the places of a signal only to save them
+            self.timeline.brief(places)
         wide.free()
         given.free()
         return kept

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import unet
 
 import synth
-from synth.network.memory.step_memory import step_memory
+from benchmarks.network_memory import beside_plan
 from synth.runtime.grid.allocation_counter import allocated, live_bytes
 
 
@@ -141,28 +141,7 @@ def _measured(make: Any, shape: tuple[int, ...], **options: Any) -> dict[str, tu
     plan = shared_plan(model, shape, **options)
     net = synth.parallelize(model, shape, plan=plan)
     del model
-    shard = net.scatter(torch.randn(shape), "input")
-    shard.requires_grad_(plan.request.input_gradient)
-    besides = before + shard.to_local().untyped_storage().nbytes()
-
-    def forward() -> None:
-        with torch.no_grad():
-            net(shard)
-
-    def step() -> None:
-        out = net(shard)
-        out.backward(torch.zeros_like(out))
-        net.zero_grad()
-        shard.grad = None
-
-    found = {}
-    for pass_, run in (("forward", forward), ("step", step)):
-        run()
-        planned = step_memory(plan, training=pass_ == "step")
-        resident = live_bytes() - besides
-        measured = resident + min(allocated(run).peak for _ in range(2))
-        found[pass_] = (float(measured), 4.0 * planned.peak[net.ranks.me])
-    return found
+    return beside_plan(net, plan, before, times=2)
 
 
 def beside_one_process() -> float:
