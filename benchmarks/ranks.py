@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 
 def on_ranks(ranks: int, run: Callable[..., None], *arguments: Any) -> None:
     """Call `run(*arguments)` on so many ranks of a default process group; returns when all have ended."""
-    mp.spawn(_rank, (ranks, free_port(), run, arguments), nprocs=ranks)  # type: ignore[no-untyped-call]
+    spawn(_rank, (ranks, free_port(), run, arguments), nprocs=ranks)  # type: ignore[no-untyped-call]
 
 
 def free_port() -> int:
