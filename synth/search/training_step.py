@@ -241,7 +241,7 @@ class _StepTilings:
         chosen: list[TilingChoice] = []
         for number, (each, words) in enumerate(zip(passes, resident, strict=True)):
             left = None if limit_words is None else limit_words - words
-            others = [*map(self._untiled, passes[:number] + passes[number + 1 :])]
+            others = map(self._untiled, passes[:number] + passes[number + 1 :])
             found = self._choose(each, left, _left_beside(others, most_words))
             if found is None:
                 return None
@@ -275,14 +275,16 @@ class _StepTilings:
         return [unused_resident_words(self.footprints, reused, sequence, pass_) for pass_ in sequence]
 
 
-def _left_beside(others: Sequence[Received], most_words: int | None) -> int | None:
+def _left_beside(others: Iterator[Received], most_words: int | None) -> int | None:
     """The most words of one pass where no process may receive more than `most_words` over all passes.
 
-    Whatever their tilings, each process receives at least the untiled words of the other passes.
+    Whatever their tilings, each process receives at least the untiled words of the other passes, `others`.
+    They are counted only if there is such a limit.
     """
-    if most_words is None or not others:
-        return most_words
-    return most_words - reduce(add, others).least()
+    if most_words is None:
+        return None
+    beside = [*others]
+    return most_words - reduce(add, beside).least() if beside else most_words
 
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from operator import add
+from unittest.mock import patch
 
 import pytest
 from cases import CASES
@@ -20,7 +21,13 @@ from synth.schedule.memory import Footprints
 from synth.schedule.schedule import Schedule
 from synth.schedule.training_memory import reduction_overlaps, training_memory, unused_resident_words
 from synth.schedule.volume import received
-from synth.search.training_step import choose_training_tilings, pass_templates, preferred_orders
+from synth.search import pass_tilings
+from synth.search.training_step import (
+    choose_tilings_reusing,
+    choose_training_tilings,
+    pass_templates,
+    preferred_orders,
+)
 from synth.simulation.interpreter import simulate
 from synth.simulation.simulate import simulated
 from synth.simulation.verify import verify
@@ -152,3 +159,18 @@ def test_sums_do_not_overlap_without_memory_for_it() -> None:
     assert tight.used_bytes < plan.used_bytes
     assert tight.id != plan.id
     assert parse_plan(json.dumps(tight.to_json()), "plan.json").overlap is False
+
+
+@given(distributions())
+@settings(max_examples=10)
+def test_untiled_words_of_other_passes_are_counted_only_under_a_limit_of_words(
+    distribution: Distribution,
+) -> None:
+    with patch.object(pass_tilings, "received", wraps=received) as counted:
+        chosen, _ = choose_tilings_reusing(distribution, TENSORS, None, frozenset(), False)
+    assert chosen is not None
+    assert counted.call_count == 0
+    assert (
+        chosen.words
+        == reduce(add, (received(distribution, each) for each in chosen.pass_plans)).most_in_all()
+    )
