@@ -62,7 +62,7 @@ class LayerTimes(NamedTuple):
     touch: Seconds
     fresh: Seconds
 
-    def at(self, rows: Sequence[int] | NDArray[np.intp]) -> LayerTimes:
+    def at(self, rows: Sequence[int] | NDArray[np.intp] | slice) -> LayerTimes:
         """The seconds of some of the placed grids."""
         return LayerTimes(*(each[rows] for each in self))
 

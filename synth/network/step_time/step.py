@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -108,6 +109,14 @@ class StepSeconds:
             found = found + count * seconds if count else found
         return found
 
+    @cached_property
+    def _after(self) -> list[tuple[Seconds, Seconds, Seconds]]:
+        """Layer -> seconds of what follows it, by option: kernels of each pass, exchanges of statistics."""
+        layers = range(len(self.rows))
+        return [
+            (self._computed_after(i, False), self._computed_after(i, True), self._norms(i)) for i in layers
+        ]
+
     # -- a relaxation that is a sum over layers and pairs of neighbours --------------------------------------
 
     def whole_where_cheaper(self, price: float) -> list[np.ndarray]:
@@ -147,7 +156,7 @@ class StepSeconds:
 
     def by_layer(self, chosen: Sequence[int], whole: Sequence[bool]) -> list[LayerSeconds]:
         """The seconds of every layer of a choice. Exposed buckets are divided by their seconds."""
-        one = [times.at([option]) for times, option in zip(self.rows, chosen, strict=True)]
+        one = [times.at(slice(option, option + 1)) for times, option in zip(self.rows, chosen, strict=True)]
         found, free = list[LayerSeconds](), list[float]()
         spare = spare_back = 0.0  # computing of the layer before
         gradients = list[Gradient | None]()
@@ -157,8 +166,7 @@ class StepSeconds:
             gradients.append(_gradient(times) if keeps else None)
             if layer:
                 free.append(max(0.0, spare_back - reduced))
-            after = [self._computed_after(layer, each)[chosen[layer]] for each in (False, True)]
-            norms = float(self._norms(layer)[chosen[layer]])
+            *after, norms = (float(each[chosen[layer]]) for each in self._after[layer])
             forward, backward = float(times.computing_forward[0]), float(times.computing_backward[0])
             waited = max(0.0, gathered - spare) if layer else gathered
             fixed_back = self.followed[layer].fixed_backward
@@ -193,7 +201,7 @@ class StepSeconds:
         """
         if not any(allowed):
             return (False,) * len(chosen)
-        one = [times.at([option]) for times, option in zip(self.rows, chosen, strict=True)]
+        one = [times.at(slice(option, option + 1)) for times, option in zip(self.rows, chosen, strict=True)]
         free = [self.overlap * times.computing_forward[0] for times in one]
         back = [self.overlap * times.computing_backward[0] for times in one]
         tried = {tuple(allowed), (False,) * len(chosen)}
