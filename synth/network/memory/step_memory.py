@@ -104,8 +104,10 @@ class _StepWalk(ForwardWalk):
         gradient = self.gradients.pop(node.name, None)
         if gradient is None:
             return
-        if node.name in self.layers:
-            self._differentiate_layer(node, self.layers[node.name], gradient)
+        if node.name in self.layers and node.weighted:
+            self._differentiate_layer(node, self.layers[node.name])
+        elif node.name in self.layers:
+            self._differentiate_weightless(node, self.layers[node.name])
         elif node.kind == "add" or is_alias(node):
             for name in node.inputs:
                 self._arrive(name, gradient.hold())
@@ -116,7 +118,7 @@ class _StepWalk(ForwardWalk):
             self.timeline.add(self.parameters(node))
         gradient.free()
 
-    def _differentiate_layer(self, node: Node, layer: LayerWords, gradient: Storage) -> None:
+    def _differentiate_layer(self, node: Node, layer: LayerWords) -> None:
         slices: dict[Tensor, Storage] = {}
         moved, pending = None, list[Storage]()
         for each, plan in zip(layer.passes[1:], layer.tiling.pass_plans[1:], strict=True):
@@ -136,8 +138,17 @@ class _StepWalk(ForwardWalk):
                 slices.pop(tensor).free()
         for storage in pending:
             storage.free()
-        if moved is None:
-            return
+        if moved is not None:
+            self._return(node, moved)
+
+    def _differentiate_weightless(self, node: Node, layer: LayerWords) -> None:
+        """A pooling or a resizing makes the gradient of the rows that it read, and then that of its shard."""
+        if layer.distribution.row_axes:
+            self.timeline.brief(layer.slice("In"))
+        self._return(node, self.timeline.new(layer.input))
+
+    def _return(self, node: Node, moved: Storage) -> None:
+        """The gradient of a layer's input in the layout of its source."""
         name = node.inputs[0]
         if self.enters(node):
             back = self.timeline.new(self.own[name])

@@ -96,11 +96,19 @@ def cosmoflow() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 64, 32), nn.LeakyReLU(), nn.Linear(32, 4))
 
 
+def maxima() -> nn.Module:
+    """A large convolution before a maximum pooling: a step holds most in its backward pass."""
+    return nn.Sequential(
+        *(nn.Conv3d(16, 16, 3, padding=1), nn.LeakyReLU(), nn.MaxPool3d(2)), nn.Conv3d(16, 16, 3, padding=1)
+    )
+
+
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "decoder": (decoder, (1, 4, 32, 32)),
     "resnet": (resnet, (8, 3, 96, 96)),
     "unet": (lambda: unet(2, (16, 32, 64), 1), (4, 1, 160, 160)),
     "cosmoflow": (cosmoflow, (2, 4, 32, 32, 32)),
+    "maxima": (maxima, (1, 16, 32, 32, 32)),
     "checkpoints": (lambda: Checkpointed("each", 32), (4, 4, 64, 64)),
     "nested": (lambda: Checkpointed("nested", 32), (4, 4, 64, 64)),
 }

@@ -11,7 +11,7 @@ from rank_pool import RankPool
 
 APART = 0.05
 CASES = [
-    *("decoder ", "resnet ", "unet ", "cosmoflow ", "checkpoints ", "nested "),
+    *("decoder ", "resnet ", "unet ", "cosmoflow ", "maxima ", "checkpoints ", "nested "),
     *("decoder hk", "resnet c", "cosmoflow dk"),
 ]
 MARKED = [
