@@ -16,7 +16,7 @@ from synth.base.errors import InfeasibleError
 from synth.network.plan.plan import NetworkPlan
 
 AMPLE_BYTES = 1 << 60  # a limit of layers that binds none
-STEPS = 4  # from the least limit that the layers of the ample plan fit to the least that has a plan
+STEPS = 4, 2  # from what the layers of the ample plan use to the least limit that they fit; on to the least
 
 PlanWithin = Callable[[int], NetworkPlan]  # limit of layers, in bytes -> the plan within it
 
@@ -56,9 +56,10 @@ def cheapest_within(
 def limited_plans(plan_within: PlanWithin, least_of: Callable[[NetworkPlan], int]) -> Iterator[NetworkPlan]:
     """Plans for fixed limits of layers, from an ample one to the least that has a plan.
 
-    least_of: the least limit that the layers of a plan fit on their grids. That of the ample plan is the
-    second limit: the same grids, with smaller tiles. Geometric steps follow. They divide what layers may
-    share: their working memory, and copies of weights that are resident.
+    least_of: the least limit that the layers of a plan fit on their grids. Geometric steps lead from what the
+    layers of the ample plan use to that: the same grids with smaller tiles, or other grids. More lead to the
+    least limit. They divide what layers may share: their working memory, and copies of weights that are
+    resident.
     """
     ample = plan_within(AMPLE_BYTES)
     yield ample
@@ -67,13 +68,20 @@ def limited_plans(plan_within: PlanWithin, least_of: Callable[[NetworkPlan], int
         return
     least, tightest = found
     held = 0 if ample.request.resident_weights else ample.resident_words * ample.word_bytes
-    most, few = least_of(ample) - held, least - held
-    for step in range(STEPS) if 0 < few < most else ():
+    rungs = ample.used_bytes - held, least_of(ample) - held, least - held
+    for limit in [*_between(*rungs[:2], STEPS[0])[1:], *_between(*rungs[1:], STEPS[1])]:
         try:
-            yield plan_within(held + math.ceil(most * (few / most) ** (step / STEPS)))
+            yield plan_within(held + limit)
         except InfeasibleError:  # layers fit one by one, but no weights that were found fit together
             continue
     yield tightest
+
+
+def _between(most: int, few: int, steps: int) -> list[int]:
+    """Limits in geometric steps from the first to the second, which is not one of them."""
+    if not 0 < few < most:
+        return []
+    return [math.ceil(most * (few / most) ** (step / steps)) for step in range(steps)]
 
 
 def _tightest(plan_within: PlanWithin) -> tuple[int, NetworkPlan] | None:
