@@ -30,7 +30,7 @@ from synth.search.bounds.range_words import Floors
 from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
-from synth.search.lean_grids import STEPS, Lean, Leanest, leanest
+from synth.search.lean_grids import Lean, Leanest, leanest
 from synth.search.pass_tilings import Tally, choose_tiling, footprints_of
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
@@ -260,8 +260,7 @@ class _Search:
             return [(self._choose_tiling(each, 0, enough=enough)[1], grid, turned) for turned, each in turns]
 
         limit = self.request.limit_words or 0
-        steps = STEPS * self.effort.patience // PATIENCE
-        return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training], steps)
+        return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training])
 
     def _choose_tiling(
         self,
