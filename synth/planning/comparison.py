@@ -15,11 +15,14 @@ from synth.machine.hierarchy import Machine
 from synth.search.branch_and_bound import search_or_floor, search_or_none
 from synth.search.fastest import fastest
 from synth.search.grids import Space, work_cap
+from synth.search.lean_grids import STEPS
 from synth.search.request import Optimum, Request
 from synth.search.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
+
+LEAN_STEPS = STEPS // 4  # for a grid of a strategy that fits the memory, if its search ends without one
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,28 @@ class _Searches:
         axes = _free_axes(request)
         if request.limit_words is None and axes in self.grids:
             request = replace(request, fixed=self.grids[axes]._asdict())
-        found, left_words = search_or_floor(request)
+        own = self._own(request)
+        if own:
+            found, _ = search_or_floor(replace(request, fewer_than=own.words), lean_steps=0)
+            return _best_of(found) if found else own
+        found, left_words = search_or_floor(request, LEAN_STEPS)
         if found is None and left_words is not None:
             self.unproven.add((axes, request.stationary))
         if found and request.limit_words is None:
             self.grids[axes] = found.grid
         return _best_of(found) if found else None
+
+    def _own(self, request: Request) -> _Best | None:
+        """The plan that is compared, if it is one that a request under its memory limit may find."""
+        plan = self.plan
+        allowed = (
+            request.limit_words is not None
+            and not (plan.turned or plan.classes)
+            and all(plan.grid._asdict()[axis] == parts for axis, parts in request.fixed.items())
+            and {each.stationary for each in plan.pass_plans} <= set(request.stationary)
+            and plan.load <= (request.most_work or plan.load)
+        )
+        return _Best(plan.grid, plan.words["total"], plan.used_words) if allowed else None
 
     def _fastest(self, request: Request, machine: Machine) -> _Best | None:
         """The plan with the least time on a machine."""

@@ -30,7 +30,7 @@ from synth.search.bounds.range_words import Floors
 from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
-from synth.search.lean_grids import Lean, Leanest, leanest
+from synth.search.lean_grids import STEPS, Lean, Leanest, leanest
 from synth.search.pass_tilings import Tally, choose_tiling, footprints_of
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
@@ -72,23 +72,27 @@ def search_or_none(request: Request) -> Optimum | None:
     return search_or_floor(request)[0]
 
 
-def search_or_floor(request: Request) -> tuple[Optimum | None, int | None]:
-    """(The optimum of a request, or None; words that no plan left out goes below, None if none was)."""
-    search_ = _Search(request, PATIENCE // 10)
+def search_or_floor(request: Request, lean_steps: int = STEPS) -> tuple[Optimum | None, int | None]:
+    """(The optimum of a request, or None; words that no plan left out goes below, None if none was).
+
+    lean_steps: the effort to find a grid that fits, if the search ends without one.
+    """
+    search_ = _Search(request, PATIENCE // 10, lean_steps)
     found = search_.run() if search_.space.least_work is not None else None
     return found, search_.effort.left_words
 
 
 class _Search:
-    """One run of the search. `patience`: see `effort`."""
+    """One run of the search. `patience`: see `effort`; `lean_steps`: see `lean_grids`."""
 
-    def __init__(self, request: Request, patience: int = PATIENCE) -> None:
+    def __init__(self, request: Request, patience: int = PATIENCE, lean_steps: int = STEPS) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.floors: dict[Range, Floors] = {}  # of the ranges in the queue
         self.insertions = itertools.count()
         self.tally = Tally()
         self.effort = Effort(patience, request.pass_ == "training")
+        self.lean_steps = lean_steps
 
     @cached_property
     def cap(self) -> int:
@@ -260,7 +264,7 @@ class _Search:
             return [(self._choose_tiling(each, 0, enough=enough)[1], grid, turned) for turned, each in turns]
 
         limit = self.request.limit_words or 0
-        return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training])
+        return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training], self.lean_steps)
 
     def _choose_tiling(
         self,

@@ -1,6 +1,6 @@
 """The grid with the least memory: best-first search by the lower bound of the memory.
 
-Every 128th range is followed down to one grid, for a solution early. The search ends after `STEPS` steps, if
+Every 128th range is followed down to one grid, for a solution early. The search ends after some steps, if
 many grids need about the same.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from synth.layer.axes import Axis, PerAxis
 from synth.search.grid_ranges import Range, Ranges
 
-STEPS = 20_000  # a step is the examination of one range of grids
+STEPS = 20_000  # of a search whose answer is the plan; a step is the examination of one range of grids
 DIVE = 128  # the search descends from every 128th range directly to one grid
 
 # (memory in words, its grid, its turned axes)
@@ -40,18 +40,20 @@ def leanest(
     needed: Callable[[PerAxis, int | None], list[Lean]],
     limit_words: int,
     steps_of_grid: int,
+    steps: int,
 ) -> Leanest:
     """The least memory of all grids, in words.
 
     needed: the memory of one grid for each choice of turned axes; where that is more than its second
     argument, a lower bound above this is enough. limit_words: grids that need as much are of use, too.
+    steps: after so many the search ends.
     """
     whole, queue, insertions = ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
     if whole:
         queue.append((memory_bound(whole), next(insertions), whole))
     best: Lean | None = None
     met: list[Lean] = []
-    steps_left = STEPS
+    steps_left = steps
     while queue:
         bound, number, each = heapq.heappop(queue)
         if steps_left <= 0 or (best is not None and bound >= best[0]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
@@ -9,12 +10,15 @@ from hypothesis_problems import layers
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.layer import Layer
+from synth.planning import comparison
 from synth.planning.comparison import Alternative, compare
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
 from synth.reports.text import report
+from synth.search.branch_and_bound import search_or_floor
 from synth.search.fastest import SLACK
-from synth.search.strategies import STRATEGIES
+from synth.search.request import Optimum, Request
+from synth.search.strategies import STRATEGIES, Strategy
 
 NAMES = [strategy.name for strategy in STRATEGIES]
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1)
@@ -52,13 +56,42 @@ def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -
     except InfeasibleError:
         assume(False)
         raise
-    for each in compare(made):
+    for each, strategy in zip(compare(made), STRATEGIES, strict=True):
         if each.feasible:
             assert made.limit_bytes is not None
             assert each.used_bytes is not None
             assert each.used_bytes <= made.limit_bytes
             assert each.words is not None
             assert each.words >= made.words["total"]
+        if each.name != "3D" and contains(strategy, made):
+            assert each.feasible
+            assert each.words == made.words["total"]
+
+
+def contains(strategy: Strategy, made: Plan) -> bool:
+    """Whether a plan is one of a strategy."""
+    split = {axis for axis in AXES if getattr(made.grid, axis) > 1}
+    stationary = {each.stationary for each in made.pass_plans}
+    return split <= set(strategy.axes) and stationary == {strategy.stationary} and not (made.turned or made.classes)
+
+
+def test_a_search_that_ends_early_takes_the_plan_where_it_is_of_the_strategy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = plan(CONV4, 64, memory=640_000)
+    containing = [each.name for each in STRATEGIES if contains(each, made)]
+    assert containing == ["2.5D", "3D"]
+    whole = by_name(made)
+
+    def ended(request: Request, lean_steps: int = 0) -> tuple[Optimum | None, int | None]:
+        return (None, 0) if request.limit_words is not None else search_or_floor(request)
+
+    monkeypatch.setattr(comparison, "search_or_floor", ended)
+    rows = by_name(made)
+    for name in containing[:-1]:
+        assert rows[name] == whole[name]
+        assert rows[name].words == made.words["total"]
+    assert rows["stationary-w"].why == "no plan within the memory limit was found"
 
 
 def test_a_layer_of_a_network() -> None:
