@@ -35,6 +35,7 @@ from synth.schedule.pass_program import Tree, pass_program
 from synth.schedule.training_memory import unused_resident_words
 from synth.schedule.volume import Received, VisitForm, Visits, received
 from synth.search.branch_and_bound import _Search
+from synth.search.lean_grids import STEPS
 from synth.search.pass_tilings import PassTilings, choose_tiling
 from synth.search.request import Optimum, Request
 from synth.search.tiling_words import TilingWords
@@ -255,25 +256,24 @@ def test_slices_that_do_not_fit_are_not_assumed_to_be_reused() -> None:
     assert search.effort.steps < 5000
 
 
-def test_a_refusal_says_that_it_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_that_it_is_not_proven() -> None:
     """Where the search ended early, and so did the search for the least memory."""
     nest = Layer.conv2d((2, 16, 12, 12), 24, 3, padding=1).nest
     free = _Search(Request(nest, 12, 1)).leanest.best
     assert free is not None
     request = Request(nest, 12, free[0] - 1)
 
-    def refusal(patience: int) -> InfeasibleError:
-        search = _Search(request, patience)
+    def refusal(patience: int, lean_steps: int = STEPS) -> InfeasibleError:
+        search = _Search(request, patience, lean_steps)
         assert search.run() is None
         return search.infeasible()
 
     told = "as far as the search went: it ended early, so this is not proven; the least memory"
     assert refusal(20_000).proven
     assert refusal(0).proven  # by the least memory of all grids
-    monkeypatch.setattr("synth.search.lean_grids.STEPS", 1)
-    assert told not in str(refusal(20_000))
-    assert told in str(refusal(0))
-    assert not refusal(0).proven
+    assert told not in str(refusal(20_000, 1))
+    assert told in str(refusal(0, 1))
+    assert not refusal(0, 1).proven
 
 
 def test_a_plan_says_that_it_is_not_proven_the_fewest(
