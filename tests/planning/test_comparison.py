@@ -72,7 +72,11 @@ def contains(strategy: Strategy, made: Plan) -> bool:
     """Whether a plan is one of a strategy."""
     split = {axis for axis in AXES if getattr(made.grid, axis) > 1}
     stationary = {each.stationary for each in made.pass_plans}
-    return split <= set(strategy.axes) and stationary == {strategy.stationary} and not (made.turned or made.classes)
+    return (
+        split <= set(strategy.axes)
+        and stationary == {strategy.stationary}
+        and not (made.turned or made.classes)
+    )
 
 
 def test_a_search_that_ends_early_takes_the_plan_where_it_is_of_the_strategy(
