@@ -50,6 +50,18 @@ def test_peers_are_compared_with_ours_of_their_statistics() -> None:
     assert best.name == "tensor"
 
 
+def test_bytes_of_peers_are_compared_with_plans_for_words() -> None:
+    assert line("some", "today").fewest_bytes is None
+    moved = {"ours": 50, "ours, for words": 20, "ours, local, for words": 40, "DDP": 50, "tensor": 30}
+    ranks = rank({name: [1.0] for name in moved}, 0)
+    ranks["traffic"] = {name: (each, 0) for name, each in moved.items()}
+    ranks["statistics"]["ours, local, for words"] = "local"
+    found = Line.of("some", "today", [ranks])
+    assert found.fewest_bytes == 1.25  # DDP with local statistics; the other peer has 1.5
+    assert [row.name for row in found.peers] == ["DDP", "tensor"]
+    assert "| 1.25 |" in overview([found])[2]
+
+
 def test_time_model_of_a_line() -> None:
     timed = replace(line("some", "today"), predicted={"ours": 6.6, "ours, local": 2.4})
     assert timed.errors == pytest.approx({"ours": 0.1, "ours, local": -0.2})

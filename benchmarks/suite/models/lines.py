@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.models.contenders import LOCAL, OURS
+from benchmarks.suite.models.contenders import LOCAL, LOCAL_WORDS, MINE, OURS, WORDS
 from benchmarks.suite.summary import Spread, makespans, ratios
 from benchmarks.suite.table import markdown
 
@@ -60,7 +60,7 @@ class Line:
     @property
     def peers(self) -> list[Row]:
         """Those that are not ours."""
-        return [row for row in self.rows if row.name not in (OURS, LOCAL)]
+        return [row for row in self.rows if row.name not in MINE]
 
     @property
     def errors(self) -> dict[str, float]:
@@ -72,6 +72,16 @@ class Line:
     def fastest(self) -> Row | None:
         """The peer that takes the smallest part of our time, with the same statistics."""
         return min(self.peers, key=lambda row: row.ratio.median, default=None)
+
+    @property
+    def fewest_bytes(self) -> float | None:
+        """The least bytes of a peer over those of our plan for words with the same statistics.
+
+        None where none was measured, or where it moves nothing.
+        """
+        ours = {row.statistics: row.moved for row in self.rows if row.name in (WORDS, LOCAL_WORDS)}
+        found = [row.moved / ours[row.statistics] for row in self.peers if ours.get(row.statistics)]
+        return min(found, default=None)
 
     @classmethod
     def of(cls, network: str, measured: str, ranks: list[dict[str, Any]]) -> Line:
@@ -108,7 +118,7 @@ class Line:
         """One row of the table per contender."""
         found = []
         for row in self.rows:
-            first, ours = row is self.rows[0], row.name in (OURS, LOCAL)
+            first, ours = row is self.rows[0], row.name in MINE
             name = f"**{row.name}**" if row is self.fastest else row.name
             found.append(
                 [
@@ -118,7 +128,7 @@ class Line:
                     str(row.rounds),
                     f"{row.seconds.median:.3f}",
                     f"{row.seconds.low:.3f} - {row.seconds.high:.3f}" if row.rounds > 1 else "",
-                    "1.00" if ours else f"{row.ratio.median:.2f}",
+                    "1.00" if row.name in (OURS, LOCAL) else f"{row.ratio.median:.2f}",
                     "" if ours or row.rounds == 1 else f"{row.ratio.low:.2f} - {row.ratio.high:.2f}",
                     f"{row.processor:.2f}",
                     f"{row.moved / 1e6:.2f}",
@@ -151,7 +161,7 @@ def write(file: Path, machine: str, lines: list[Line]) -> None:
 def overview(lines: list[Line]) -> list[str]:
     """One row per line: the fastest peer, DDP, FSDP2 and the time model; then geometric means."""
     heads = ["network", "P", "ours s", "fastest peer", "its time / ours", "DDP / ours", "FSDP2 / ours"]
-    heads += ["its MB / ours", "predicted s", "error"]
+    heads += ["its MB / ours", "least MB of a peer / ours for words", "predicted s", "error"]
     rows, kinds = [], dict[str, list[float]]()
     for line in lines:
         by_name = {row.name: row for row in line.rows}
@@ -169,6 +179,7 @@ def overview(lines: list[Line]) -> list[str]:
             shown.append(f"{ratio:.2f}" if row else "")
         alike = by_name.get(LOCAL) if best and best.statistics == "local" else line.rows[0]
         shown.append(f"{best.moved / alike.moved:.2f}" if best and alike and alike.moved else "")
+        shown.append("" if line.fewest_bytes is None else f"{line.fewest_bytes:.2f}")
         rows.append([*shown, *_predicted(line)])
     errors = [abs(each) for line in lines for each in line.errors.values()]
     sentences = [

@@ -1,8 +1,8 @@
 """What one rank measures of a network.
 
 First, on fast links: contenders are made, losses compared, and bytes counted. Then every contender runs one
-timed step. Those that take more than `FAR` times as long as the fastest peer do not run again; the others run
-in rounds, in an order that rotates and reverses.
+timed step. Peers that take more than `FAR` times as long as the fastest one do not run again. Nor do our plans
+for words, whose bytes are of interest. The others run in rounds, in an order that rotates and reverses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 import synth
 from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.hosts import while_fast
-from benchmarks.suite.models.contenders import LOCAL, OURS, Contender, Made, contenders
+from benchmarks.suite.models.contenders import LOCAL, MINE, OURS, Contender, Made, contenders
 from benchmarks.suite.models.networks import MODELS
 from benchmarks.suite.rank import FAR, Step, Times, counted, first_rounds, rounds_for, timed
 
@@ -92,11 +92,12 @@ class _Measuring:
             return
         spent: dict[str, list[float]] = {name: [] for name in running}
         steps = {name: _clocked(made.step, spent[name]) for name, made in running.items()}
-        ours = (OURS, LOCAL)
-        peers = [name for name in steps if name not in ours]
+        peers = [name for name in steps if name not in MINE]
         times, least, self.fastest = first_rounds(steps, {}, 1, peers, peers, self.fastest)
         near = {
-            name: step for name, step in steps.items() if name in ours or least[name] <= FAR * self.fastest
+            name: step
+            for name, step in steps.items()
+            if name in (OURS, LOCAL) or (name in peers and least[name] <= FAR * self.fastest)
         }
         a_round = sum(least[name] for name in near)
         more: Times = {}
