@@ -1,7 +1,7 @@
 """What one rank measures of a network.
 
 First, on fast links: contenders are made, losses compared, and bytes counted. Then every contender runs one
-timed step. Peers that take more than `FAR` times as long as the fastest one do not run again. Nor do our plans
+timed step. Peers that take more than `FAR` times as long as the fastest one do not run again, nor our plans
 for words, whose bytes are of interest. The others run in rounds, in an order that rotates and reverses.
 """
 
