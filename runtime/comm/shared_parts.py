@@ -264,13 +264,14 @@ def in_one_round(box: Box, ranks: int) -> bool:
 def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     """The values of each rank of a group, by rank; few words of one shape.
 
-    Over gloo one all-to-all, if it is small: a ring takes a step less than there are
-    ranks. Between two ranks it is one step, and needs no copies of what is sent.
+    Over gloo one all-to-all, if it is small. gloo's all-gather takes longer. It is a
+    ring of as many steps as there are other ranks; between two ranks it takes 1.3 to 2
+    times the processor time.
     """
     own = own.contiguous()
     rows = own.new_empty(ranks, *own.shape)
     small = own.numel() * own.element_size() * ranks <= SMALL
-    if small and ranks > 2 and not own.is_cuda and backend_of(group, "cpu") == "gloo":
+    if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
         sent = own.expand(ranks, *own.shape).contiguous()
         dist.all_to_all_single(rows, sent, group=group)
     else:

@@ -22,29 +22,48 @@ def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if shard.is_cuda:
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return mean.view(shard.shape[:2]), (variance * words).view(shard.shape[:2])
-    parts = [_of_rows(part) for part in torch.split(rows, max(1, CHUNK // words))]
-    mean, squares = (
-        parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-    )
+    parts = torch.split(rows, max(1, CHUNK // words))
+    mean, inverse = _joined([_in_one_pass(part) for part in parts])
+    if bool(((mean * inverse).abs() <= FAR).all()):
+        squares = inverse.reciprocal_().square_().mul_(words)
+    else:
+        means = torch.split(mean, len(parts[0]))
+        pairs = zip(parts, means, strict=True)
+        mean, squares = _joined([_in_two_passes(*pair) for pair in pairs])
     return mean.view(shard.shape[:2]), squares.view(shard.shape[:2])
 
 
-def _of_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means and sums of squared distances of a few rows.
+def _joined(
+    parts: list[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two numbers per row, from those of the parts of the rows."""
+    if len(parts) == 1:
+        return parts[0]
+    first, second = zip(*parts, strict=True)
+    return torch.cat(first), torch.cat(second)
 
-    torch's group normalization finds the moments of a row in one pass over it. It loses
-    digits where a mean is many deviations from zero; then a second pass is made.
+
+def _in_one_pass(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means, and 1 / standard deviations, of a few rows.
+
+    torch's group normalization finds them in one pass over a row. It loses digits where
+    a mean is many deviations from zero.
     """
     count, words = rows.shape
     _, means, inverses = torch.native_group_norm(
         rows[None], None, None, 1, count, words, count, 0.0
     )
-    mean, inverse = means[0], inverses[0]
-    if bool(((mean * inverse).abs() <= FAR).all()):
-        return mean, inverse.reciprocal_().square_().mul_(words)
+    return means[0], inverses[0]
+
+
+def _in_two_passes(
+    rows: torch.Tensor, mean: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and sums of squared distances of a few rows; `mean`: theirs, almost."""
     centered = rows - mean[:, None]
     rounding = centered.mean(1)
-    return mean + rounding, centered.square_().sum(1) - words * rounding.square()
+    squares = centered.square_().sum(1) - centered.shape[1] * rounding.square()
+    return mean + rounding, squares
 
 
 def channel_moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
