@@ -87,10 +87,22 @@ def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], l
     entries = {name: f"{each:.4g}" for name, each in numbers.items()}
     if narrow:  # few channels are never faster than many
         rates = [1 / max([wide, *few[at:]]) for at in range(len(few))]
-        steps = (f"[{n}, {rate:.4g}]" for n, rate in zip(narrow, rates, strict=True))
-        entries["narrow"] = f"[{', '.join(steps)}]"
+        steps = list(zip(narrow, rates, strict=True))
+        if narrow[0] == NARROW[0]:
+            fewest = min(each["channels"] for each in kernels)
+            steps[:1] = _by_channels(fewest, rates[0], (rates[1:] or [1 / wide])[0])
+        entries["narrow"] = f"[{', '.join(f'[{below}, {rate:.4g}]' for below, rate in steps)}]"
     said = [f"local kernel {fit.error:.0%}, of layers that the fit has not seen {errors['kernels']:.0%}"]
     return entries, errors, said
+
+
+def _by_channels(measured: int, rate: float, most: float) -> list[tuple[int, float]]:
+    """(channels, rate below that many), of fewer channels than a vector of the processor has lanes.
+
+    Libraries fill vectors up with zeros, so a kernel takes as long for one channel as for all that fit.
+    `rate` was measured with `measured` channels; kernels with more channels have `most`.
+    """
+    return [(few + 1, min(most, rate * few / measured)) for few in range(1, NARROW[0])]
 
 
 def _any(kernels: Sequence[dict[str, Any]], low: int, below: int) -> bool:

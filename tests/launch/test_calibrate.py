@@ -75,6 +75,21 @@ def test_few_channels_are_never_faster_than_many() -> None:
     assert compute.rate_of(16) == compute.rate_of(64)
 
 
+def test_channels_that_do_not_fill_a_vector_take_as_long_as_those_that_do() -> None:
+    facts = {"bytes": 0, "weights": 0}
+    kernels = [
+        {**facts, "layer": channels, "flops": n, "channels": channels, "seconds": FOUND["call"] + n / rate}
+        for channels, rate in ((64, 8e10), (16, 6e10), (4, 2e10))
+        for n in (1e6, 1e8, 1e9)
+    ]
+    entry = {"level": "node", "members": 4, "op": "all_gather", "bytes": 2**20, "seconds": 1e-3}
+    text = machine_text({**FOUND, "collectives": [entry], "kernels": kernels}, "m")
+    compute = parse_machine(text, "m.yaml").compute
+    seconds = {few: few / compute.rate_of(few) for few in range(1, 8)}
+    assert all(seconds[few] == pytest.approx(seconds[4], rel=1e-2) for few in range(1, 8))
+    assert compute.rate_of(8) == compute.rate_of(31) == pytest.approx(6e10, rel=1e-2)
+
+
 def test_the_machine_predicts_what_was_measured() -> None:
     """Times made with the model come back from the machine file that is fitted to them."""
     alpha, beta = {"node": 2e-6, "system": 3e-5}, {"node": 1e-10, "system": 1e-9}
