@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
-from synth.search.branch_and_bound import search_or_floor, search_or_none
+from synth.search.branch_and_bound import search_or_floor
 from synth.search.fastest import fastest
 from synth.search.grids import Space, work_cap
 from synth.search.lean_grids import STEPS
@@ -128,7 +128,7 @@ class _Searches:
         """
         found = None
         if not self.plan.timed:
-            found = search_or_none(replace(request, most_work=None, balance=0.0))
+            found, _ = search_or_floor(replace(request, most_work=None, balance=0.0), LEAN_STEPS)
         return (_best_of(found), found.work / self.least_work) if found else (None, 0.0)
 
     def _fewest_words(self, request: Request) -> _Best | None:
