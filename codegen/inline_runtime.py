@@ -24,6 +24,7 @@ MODULES = (
     "comm/buffer_pool",
     "comm/precision",
     "comm/process_groups",
+    "comm/messages",
     "comm/ghost_rows",
     "comm/halo_exchange",
     "comm/panel_pieces",

@@ -6,11 +6,10 @@ partial sums are added where they arrive. Pieces may be uneven.
 
 Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gloo's
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
-pieces that few ranks need, go as messages of their own. All receives are posted before
-the first send: the notice that a receive is ready queues behind the words that leave on
-the same connection, which would then carry words in one direction at a time (gloo's
-all-to-all does). On nccl, even pieces of one panel go by nccl's own collectives, except
-sums of half precision, which nccl would round once for every rank.
+pieces that few ranks need, go as messages of their own: they travel in both directions
+at once (`start_messages`), those of gloo's all-to-all do not. On nccl, even pieces of
+one panel go by nccl's own collectives, except sums of half precision, which nccl would
+round once for every rank.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.messages import start_messages, wait_for
 from synth.runtime.comm.panel_pieces import (
     concatenated,
     joint_pieces,
@@ -237,12 +237,6 @@ def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
 # -- messages --------------------------------------------------------------------------
 
 
-def wait_for(requests: list[Any]) -> None:
-    """Wait for messages, and let go of each at once: a request holds what it sends."""
-    while requests:
-        requests.pop(0).wait()
-
-
 def _all_to_all(
     incoming: torch.Tensor,
     outgoing: torch.Tensor,
@@ -258,13 +252,13 @@ def _all_to_all(
 def _send_and_receive(
     outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor], group: Group
 ) -> list[Any]:
-    """Send every other rank of the group its piece, and receive one from each."""
+    """Send every other rank of the group its piece, and receive one from each.
+
+    Every rank starts with another partner. Empty pieces do not travel.
+    """
     ranks = len(incoming)
-    calls = [
-        dist.P2POp(call, pieces[rank], group=group.handle, group_peer=rank)
-        for call, pieces, way in ((dist.irecv, incoming, -1), (dist.isend, outgoing, 1))
-        for step in range(1, ranks)  # every rank starts with another partner
-        for rank in [(group.me + way * step) % ranks]
-        if pieces[rank].numel()
-    ]
-    return dist.batch_isend_irecv(calls) if calls else []
+    after = [(group.me + step) % ranks for step in range(1, ranks)]
+    sends = [(rank, outgoing[rank]) for rank in after if outgoing[rank].numel()]
+    after.reverse()
+    receives = [(rank, incoming[rank]) for rank in after if incoming[rank].numel()]
+    return start_messages(receives, sends, group.handle)

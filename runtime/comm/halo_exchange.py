@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from synth.runtime.comm.collectives import wait_for
 from synth.runtime.comm.ghost_rows import Rooms, clear_around, padded
+from synth.runtime.comm.messages import start_messages, wait_for
 from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
@@ -143,7 +142,7 @@ def _start(
 ) -> _Pending:
     """Start to send neighbours what they want of this rank's words, and to receive."""
     here, there = held(neighbours.at), wanted(neighbours.at)
-    sends, receives, arriving = [], [], []
+    sends, receives, boxes = [], [], []
     group, cpu = neighbours.group, torch.device("cpu")
     near = cpu if through_host(values, group) else values.device
     for peer in neighbours.peers:
@@ -153,14 +152,14 @@ def _start(
         outgoing, incoming = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(outgoing):
             piece = values[within(outgoing, here)].contiguous().to(near)
-            sends.append(_message(dist.isend, piece, group, index))
+            sends.append((index, piece))
         if volume(incoming):
-            piece = values.new_empty(shape(incoming), device=near)
-            receives.append(_message(dist.irecv, piece, group, index))
-            arriving.append((incoming, piece))
-    neighbours.record(sum(volume(box) for box, _ in arriving))
-    calls = receives + sends  # in this order words travel in both directions at once
-    requests = dist.batch_isend_irecv(calls) if calls else []
+            receives.append((index, values.new_empty(shape(incoming), device=near)))
+            boxes.append(incoming)
+    neighbours.record(sum(map(volume, boxes)))
+    requests = start_messages(receives, sends, group)
+    pieces = (piece for _, piece in receives)
+    arriving = list(zip(boxes, pieces, strict=True))
     return _Pending(requests, arriving, values.device)
 
 
@@ -168,10 +167,3 @@ def _finished(pending: _Pending) -> list[tuple[Box, torch.Tensor]]:
     """What neighbours sent, once all has arrived and left."""
     wait_for(pending.requests)
     return [(box, piece.to(pending.device)) for box, piece in pending.arriving]
-
-
-def _message(
-    call: Callable[..., Any], piece: torch.Tensor, group: Any, index: int
-) -> dist.P2POp:
-    """A message to or from the rank of a group with an index."""
-    return dist.P2POp(call, piece, group=group, group_peer=index)

@@ -112,9 +112,24 @@ class ProcessGroups:
             # torch numbers the members of a group by their ranks
             peers = peers_along(at, grid, axes)
             peers.sort(key=lambda peer: rank_of(peer, grid))
-            handle = self.of([rank_of(peer, grid) for peer in peers], timeout)
+            handle = self._of_line([rank_of(peer, grid) for peer in peers], timeout)
             groups[name] = Group(handle, peers, peers.index(at), buffers)
         return groups
+
+    def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:
+        """The group of some ranks of a grid; that of all ranks itself, on gloo.
+
+        gloo has threads of its own for every group, and each wakes for what comes in
+        its group. On nccl the calls of a group wait for each other.
+        """
+        ranks = self.ranks
+        if len(indices) < ranks.size or isinstance(ranks, AbsentRanks):
+            return self.of(indices, timeout)
+        everyone = ranks.group or dist.group.WORLD
+        limit = ranks.timeout() if timeout is None else timeout
+        shared = backend_of(everyone, "cuda") != "nccl"
+        shared = shared and timeout_of(everyone) == limit
+        return everyone if shared else self.of(indices, timeout)
 
     def clear(self) -> None:
         """Forget all groups, before torch destroys them."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.messages import start_messages, wait_for
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import shape
@@ -151,17 +151,12 @@ def _exchange(
     """Send a piece to each rank; return what the ranks send, of the given sizes."""
     group, cpu = sets.owned.ranks.group, torch.device("cpu")
     near = cpu if through_host(values, group) else values.device
-    outgoing, incoming, arriving = [], [], []
+    outgoing, incoming = [], []
     for peer, size in sizes.items():
         if sends[peer].numel():
-            piece = sends[peer].contiguous().to(near)
-            outgoing.append(dist.P2POp(dist.isend, piece, group=group, group_peer=peer))
+            outgoing.append((peer, sends[peer].contiguous().to(near)))
         if math.prod(size):
-            piece = values.new_empty(size, device=near)
-            incoming.append(dist.P2POp(dist.irecv, piece, group=group, group_peer=peer))
-            arriving.append((peer, piece))
-    count(sum(piece.numel() for _, piece in arriving))
-    calls = incoming + outgoing  # in this order words travel in both directions at once
-    for request in dist.batch_isend_irecv(calls) if calls else ():
-        request.wait()
-    return [(peer, piece.to(values.device)) for peer, piece in arriving]
+            incoming.append((peer, values.new_empty(size, device=near)))
+    count(sum(piece.numel() for _, piece in incoming))
+    wait_for(start_messages(incoming, outgoing, group))
+    return [(peer, piece.to(values.device)) for peer, piece in incoming]

@@ -29,8 +29,9 @@ class Pending(Protocol):
 class Context:
     """Everything that changes while a network or a program runs on this rank.
 
-    Two networks in one process have two contexts and share nothing. The views that
-    `counting` and `for_pass` return share all but the counter.
+    Two networks in one process have two contexts and share nothing but the process
+    group of all ranks. The views that `counting` and `for_pass` return share all but
+    the counter.
 
     traffic: counts the words that this rank receives.
     buffers: scratch memory for messages and kernels.

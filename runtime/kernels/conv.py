@@ -7,6 +7,7 @@ scratch memory and the autotuner.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -127,9 +128,10 @@ def input_gradient(
     if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
         return dout_tile.new_zeros(in_shape)
     frame = frame_of(block, windows)
-    rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
+    samples, *channels = in_shape[:-dims]
+    flat_shape = samples, math.prod(channels), *rows
     # Its memory format is that of dOut: torch selects the kernel by it.
-    in_only = shape_only(dout_tile, padded(rows_shape, frame.zeros), formatted=True)
+    in_only = shape_only(dout_tile, padded(flat_shape, frame.zeros), formatted=True)
     din = gradient_kernel(in_only, ker_tile, dout_tile, frame, "dIn", context)
     del in_only
     return inside(din, frame.zeros).reshape(in_shape)
@@ -264,11 +266,13 @@ def surrounded(
     It is a copy unless there are no zeros or `values` has them already. The copy is no
     buffer of the pool: that would hold it while all other layers run.
     """
+    if not zeros:
+        return values
+    if min(zeros) < 0:  # rows that nothing reads are cut off
+        return F.pad(values, zeros)
     reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
-    if min(zeros, default=0) < 0:  # rows that nothing reads are cut off
-        return F.pad(values, zeros)
-    if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
+    if list(values.shape[-len(rows) :]) == padded(rows, zeros):
         return values
     wide = values.new_empty(padded(values.shape, zeros))
     clear_around(wide, zeros).copy_(values)
@@ -280,8 +284,9 @@ def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
     if any(n < 0 for n in zeros):
         return F.pad(values, [-n for n in zeros])
     for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
-        dim = values.dim() - 1 - place
-        values = values.narrow(dim, low, values.shape[dim] - low - high)
+        if low or high:
+            dim = values.dim() - 1 - place
+            values = values.narrow(dim, low, values.shape[dim] - low - high)
     return values
 
 

@@ -226,7 +226,7 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DistributedLayer, "prefetch", noted)
-        for name in ("P2POp", "all_to_all_single", "broadcast"):
+        for name in ("isend", "irecv", "all_to_all_single", "broadcast"):
             patched.setattr(dist, name, counted(name))
         with autocast(None if low is None else getattr(torch, low)):
             out = net(net.scatter(torch.randn(4, 8, 8, 8), "input"))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from prefetch_ranks import Values, array, gradients, layers, made, weight
 
+from synth.runtime.grid.process_grid import coordinates
+from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 
@@ -92,6 +95,16 @@ def tuned_kernels() -> tuple[int, int, bool]:
     tuner = one.net.program.context.tuner
     of_layers = all(layer.context.tuner is tuner for layer in layers(one.net))
     return len(tuner.times), len(other.net.program.context.tuner.times), of_layers
+
+
+def groups_of_all_ranks() -> tuple[bool, bool, bool]:
+    """Whether these are the group of the job: all ranks, all with another timeout, half of them."""
+    context, found = Context(), []
+    at = coordinates(dist.get_rank(), {"b": 2, "k": 2})
+    for axes, timeout in ((("b", "k"), None), (("b", "k"), 77.0), (("k",), None)):
+        (group,) = context.make_groups(at, {"b": 2, "k": 2}, {"x": axes}, timeout).values()
+        found.append(group.handle is dist.group.WORLD)
+    return found[0], found[1], found[2]
 
 
 def memory(net: Network) -> set[tuple[str, int]]:

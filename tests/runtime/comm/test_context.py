@@ -54,6 +54,15 @@ def test_only_the_network_that_is_asked_to_times_its_kernels(ranks: RankPool) ->
         assert share_a_tuner
 
 
+@pytest.mark.ranks
+def test_a_layer_takes_the_group_of_the_job_where_it_has_all_ranks(ranks: RankPool) -> None:
+    """Except for another timeout, which bounds every wait in the group."""
+    for same, with_another_timeout, of_half in ranks.call("groups_of_all_ranks"):
+        assert same
+        assert not with_another_timeout
+        assert not of_half
+
+
 def test_no_module_of_the_runtime_has_mutable_state() -> None:
     """No container is assigned in the body of a class, and none but constants in that of a module."""
     folder = Path(synth.runtime.__file__).parent

@@ -19,7 +19,7 @@ from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
 
 GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-CALLS = ("all_to_all_single", "batch_isend_irecv", "all_reduce", GATHER)
+CALLS = ("all_to_all_single", "isend", "all_reduce", GATHER)
 MADE: dict[str, Callable[[], nn.Module]] = {
     "group": lambda: nn.GroupNorm(4, 12),
     "instance": lambda: nn.InstanceNorm2d(12, affine=True),
