@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--slow"):
         return
     for item in items:
-        if "slow" in item.keywords:
+        if item.get_closest_marker("slow"):  # not keywords: folders of that name are among them
             item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
 
 
