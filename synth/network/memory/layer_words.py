@@ -95,6 +95,30 @@ class LayerWords:
         """Words of the layer's input."""
         return self.own(self.layer_class.input_tensor)
 
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether the layer's input has rows that no window reads; the runtime drops them by a copy."""
+        return not self.layer_class.transposed and self.node.in_words > self.nest.words["In"]
+
+    @cached_property
+    def given(self) -> Words:
+        """Words of the layer's input with unread rows, each of which the owner of the row before it owns."""
+        if not self.leaves_rows:
+            return self.input
+        words: Any = 1
+        for dim, (low, high) in self.boxes.owned("In").items():
+            rows = dict(zip(reversed(SPATIAL), reversed(self.node.in_shape[2:]), strict=False))
+            if dim not in rows:
+                words = words * (high - low)
+                continue
+            window, extent = self.nest.windows[dim], rows[dim]
+            ends = [
+                np.where(row == 0, 0, np.where(row == window.size, extent, window.source(row)))
+                for row in (low, high)
+            ]
+            words = words * np.maximum(ends[1] - ends[0], 0)
+        return self._vector(words)
+
     @cached_property
     def output(self) -> Words:
         """Words of the layer's output, as the user sees it."""
