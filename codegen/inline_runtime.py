@@ -17,6 +17,7 @@ from synth.codegen.line_breaks import WIDTH
 
 MODULES = (
     "grid/boxes",
+    "grid/dilated_calls",
     "grid/residue_classes",
     "grid/word_counter",
     "grid/process_grid",
@@ -38,6 +39,7 @@ MODULES = (
     "kernels/autotune",
     "kernels/context",
     "kernels/winograd",
+    "kernels/dilated",
     "kernels/conv",
     "program/world",
     "program/sample_data",

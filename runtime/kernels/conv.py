@@ -34,6 +34,10 @@ from synth.runtime.kernels.autotune import (
     unfold_forward,
 )
 from synth.runtime.kernels.context import Context
+from synth.runtime.kernels.dilated import (
+    gradient_is_convolution,
+    reversed_convolution,
+)
 from synth.runtime.kernels.winograd import (
     suits_winograd,
     winograd,
@@ -77,9 +81,8 @@ def forward_kernel(
     context: Context,
 ) -> torch.Tensor:
     """torch's convolution, or its fastest variant where the context autotunes."""
-    dims, groups = len(frame.stride), 1
-    if ker.dim() == dims + 3:
-        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    dims = len(frame.stride)
+    groups, ker = groups_and_ker(ker, dims)
 
     def direct() -> torch.Tensor:
         if misses_onednn(wide, groups):
@@ -129,9 +132,14 @@ def input_gradient(
         return dout_tile.new_zeros(in_shape)
     frame = frame_of(block, windows)
     samples, *channels = in_shape[:-dims]
-    flat_shape = samples, math.prod(channels), *rows
+    wide_shape = padded((samples, math.prod(channels), *rows), frame.zeros)
+    if not context.tuner.enabled:
+        dout, (groups, ker) = flat(dout_tile, dims), groups_and_ker(ker_tile, dims)
+        if gradient_is_convolution(wide_shape[2:], ker, dout, frame, groups):
+            din = reversed_convolution(ker, dout, frame, groups)
+            return inside(din, frame.zeros).reshape(in_shape)
     # Its memory format is that of dOut: torch selects the kernel by it.
-    in_only = shape_only(dout_tile, padded(flat_shape, frame.zeros), formatted=True)
+    in_only = shape_only(dout_tile, wide_shape, formatted=True)
     din = gradient_kernel(in_only, ker_tile, dout_tile, frame, "dIn", context)
     del in_only
     return inside(din, frame.zeros).reshape(in_shape)
@@ -178,9 +186,8 @@ def gradient_kernel(
     context: Context,
 ) -> torch.Tensor:
     """torch's gradient of one convolution, "dIn" or "dKer", or its fastest variant."""
-    dims, groups, index = len(frame.stride), 1, ("dIn", "dKer").index(of)
-    if ker.dim() == dims + 3:
-        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    dims, index = len(frame.stride), ("dIn", "dKer").index(of)
+    groups, ker = groups_and_ker(ker, dims)
     no_bias, transposed, more_rows = None, False, [0] * dims
     mask = [of == "dIn", of == "dKer", False]
     steps = frame.stride, frame.padding, frame.dilation, transposed, more_rows, groups
@@ -208,6 +215,8 @@ def gradient_kernel(
     taps, buffers = tuple(ker.shape[2:]), context.buffers
     if of == "dKer" and groups == 1 and fits_in_memory(wide, taps):
         variants["unfold"] = lambda: unfold_filter(wide, out, frame, taps)
+    if of == "dIn" and gradient_is_convolution(wide.shape[2:], ker, out, frame, groups):
+        variants["reversed"] = lambda: reversed_convolution(ker, out, frame, groups)
     if suits_winograd(wide, ker.shape, frame, groups):
         variants["winograd"] = lambda: (
             winograd_filter(wide, out, frame.padding, buffers)
@@ -303,3 +312,8 @@ def like_format(tile: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
     """In or Out as torch has it: groups and their channels are one dimension."""
     return tile.flatten(1, 2) if tile.dim() == dims + 3 else tile
+
+
+def groups_and_ker(ker: torch.Tensor, dims: int) -> tuple[int, torch.Tensor]:
+    """The number of groups, and Ker as torch has it."""
+    return (len(ker), ker.flatten(0, 1)) if ker.dim() == dims + 3 else (1, ker)

@@ -49,12 +49,14 @@ def layer_layouts(program: LayerProgram, ranks: Ranks) -> tuple[Layout, Layout]:
         return reads, Layout(program.out_shape, outs, ranks)
     plain = len(program.in_shape) - len(rows)
     windows = tuple(program.windows.values())
-    wide = tuple((*box[:plain], *_all_rows(box[plain:], windows, rows)) for box in ins)
+    wide = tuple(
+        (*box[:plain], *with_unread_rows(box[plain:], windows, rows)) for box in ins
+    )
     whole = (*program.in_shape[:plain], *rows)
     return Layout(program.out_shape, outs, ranks), Layout(whole, wide, ranks)
 
 
-def _all_rows(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
+def with_unread_rows(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
     """Intervals of rows that windows read, as intervals of all rows."""
 
     def end(row: int, window: Window, extent: int) -> int:

@@ -26,9 +26,13 @@ from synth.runtime.grid.boxes import (
     shape,
     volume,
 )
-from synth.runtime.kernels.autotune import misses_onednn
+from synth.runtime.kernels.autotune import Frame, misses_onednn
 from synth.runtime.kernels.context import Context
-from synth.runtime.kernels.conv import frame_of, inside
+from synth.runtime.kernels.conv import flat, frame_of, groups_and_ker, inside
+from synth.runtime.kernels.dilated import (
+    convolution_in_one_call,
+    gradient_is_convolution,
+)
 from synth.runtime.layers.layer_program import LayerProgram
 
 
@@ -89,14 +93,30 @@ class OneCall(NamedTuple):
     halo: Halo | None = None
 
     def suits(self, shard: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether there are words, and torch's call is not far slower than ours."""
+        """Whether there are words, and torch's call is not far slower than ours.
+
+        A transposed layer makes dIn of a layer in its forward pass.
+        """
         if not (shard.numel() and weight.numel()):
+            return False
+        if self.transposed and self._is_convolution(shard, weight):
             return False
         if self.halo is None:
             return not misses_onednn(shard, 1)
         read = shape(self.halo.carried.mine)
         wide = shard.new_empty(1).expand(padded(read, self.halo.zeros))
         return all(read) and not misses_onednn(wide, 1)
+
+    def _is_convolution(self, shard: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether our kernel makes the rows of a transposed layer by a convolution."""
+        groups, ker = groups_and_ker(weight, self.dims)
+        frame = Frame([], *map(list, (self.padding, self.stride, self.dilation)))
+        values = flat(shard, self.dims)
+        spans = zip(self.dilation, ker.shape[2:], self.padding, strict=True)
+        beyond = [step * (taps - 1) - 2 * zeros for step, taps, zeros in spans]
+        made = values.shape[2:]
+        rows = [n + more for n, more in zip(made, beyond, strict=True)]
+        return gradient_is_convolution(rows, ker, values, frame, groups)
 
     def __call__(
         self,
@@ -116,10 +136,15 @@ class OneCall(NamedTuple):
         if self.grouped:
             groups, weight = weight.shape[0], weight.flatten(0, 1)
             shard = shard.flatten(1, 2)
-        out: torch.Tensor = torch.convolution(
-            *(shard, weight, bias, self.stride, self.padding, self.dilation),
-            *(self.transposed, self.more_rows, groups),
-        )
+        out: torch.Tensor | None = None
+        if not self.transposed:
+            frame = Frame([], *map(list, (self.padding, self.stride, self.dilation)))
+            out = convolution_in_one_call(shard, weight, bias, frame, groups)
+        if out is None:
+            out = torch.convolution(
+                *(shard, weight, bias, self.stride, self.padding, self.dilation),
+                *(self.transposed, self.more_rows, groups),
+            )
         if not self.grouped:
             return out
         return out.reshape(len(out), groups, -1, *out.shape[2:])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
@@ -147,13 +148,41 @@ class PlannedLayer(Step):
     def without_unread_rows(
         self, shard: torch.Tensor, layout: Layout
     ) -> tuple[torch.Tensor, Layout]:
-        """Drop the rows that no window reads: the layer's In does not count them."""
-        for dim, rows in self._rows_read(layout):
-            low, high = layout.mine[dim]
-            mine = [row - low for row in rows if low <= row < high]
-            index = torch.tensor(mine, dtype=torch.int64, device=shard.device)
-            shard = shard.index_select(dim, index)
-        return shard, self.read_layout(layout)
+        """Drop the rows that no window reads: the layer's In does not count them.
+
+        Those of all dimensions are dropped in one copy.
+        """
+        if not any(self._rows_read(layout)):
+            return shard, layout
+
+        def taken(values: torch.Tensor) -> torch.Tensor:
+            return values[self._indices(layout, values.device)].contiguous()
+
+        def spread(gradient: torch.Tensor) -> torch.Tensor:
+            whole = gradient.new_zeros(shape(layout.mine))
+            whole[self._indices(layout, gradient.device)] = gradient
+            return whole
+
+        return with_adjoint(shard, taken, spread), self.read_layout(layout)
+
+    def _indices(self, layout: Layout, device: torch.device) -> tuple[Any, ...]:
+        """What takes the rows that windows read out of a shard."""
+        read = dict(self._rows_read(layout))
+        plain = len(layout.whole) - len(self.windows)
+        found: list[list[int]] = []
+        for dim, (low, high) in enumerate(layout.mine[plain:], plain):
+            rows = read.get(dim, range(low, high))
+            found.append([row - low for row in rows if low <= row < high])
+        slices = [_as_slice(rows) for rows in found]
+        outer = (slice(None),) * plain
+        if None not in slices:
+            return *outer, *slices
+        sizes = torch.eye(len(found), dtype=torch.int64) * -2 + 1  # -1 on the diagonal
+        indices = [
+            torch.tensor(rows, dtype=torch.int64, device=device) for rows in found
+        ]
+        pairs = zip(indices, sizes.tolist(), strict=True)
+        return *outer, *(rows.reshape(each) for rows, each in pairs)
 
     def read_layout(self, layout: Layout) -> Layout:
         """The boxes of a layout, in numbers of the rows that windows read."""
@@ -183,6 +212,15 @@ class PlannedLayer(Step):
         if self.grouped:
             found += moved(self.inner, self.joint, 0, "weight", "bias")
         return found
+
+
+def _as_slice(rows: list[int]) -> slice | None:
+    """The slice that takes some rows; None where their steps differ."""
+    if len(rows) < 2:
+        return slice(rows[0], rows[0] + 1) if rows else slice(0, 0)
+    step = rows[1] - rows[0]
+    even = rows == list(range(rows[0], rows[-1] + 1, step))
+    return slice(rows[0], rows[-1] + 1, step) if even else None
 
 
 @cache  # every step asks for them, and a list of thousands of rows takes milliseconds

@@ -11,6 +11,7 @@ from synth.runtime.comm.layout import Layout, even
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.layer_io import with_unread_rows
 from synth.runtime.layers.planned_layer import PlannedBoxes, merged_runs
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.table import Kind, Operator, Operators
@@ -65,10 +66,13 @@ class WantedLayouts:
         self.places, self.ranks = places, ranks
 
     def of_input(self, node: fx.Node) -> Layout:
-        """Where the first planned layer owns its input, or an even layout."""
+        """Where the first planned layer owns its input, or an even layout.
+
+        A row that the layer does not read belongs to the owner of the row before it.
+        """
         whole = node_shape(node)
         first = next((user for user in node.users if user.op != "output"), None)
-        wanted = None if first is None else self._wanted_by(first, whole)
+        wanted = None if first is None else self._wanted_by(first, whole, True)
         return wanted or even(whole, self.ranks)
 
     def by_reader(self, node: fx.Node) -> Layout | None:
@@ -105,8 +109,13 @@ class WantedLayouts:
         single = kind == "flatten" and math.prod(before[2:]) == 1
         return single or (kind in IN_PLACE and before == call.out)
 
-    def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
-        """What a planned layer owns of its input; None where that is not all of it."""
+    def _wanted_by(
+        self, node: fx.Node, whole: tuple[int, ...], unread: bool = False
+    ) -> Layout | None:
+        """What a planned layer owns of its input; None where that is not all of it.
+
+        unread: rows that it does not read are added.
+        """
         if not node.op.startswith("call"):
             return None
         call = self.operators.call(node)
@@ -121,6 +130,13 @@ class WantedLayouts:
             return None
         transposed = made.program.transposed_rows is not None  # it reads every row
         windows = () if transposed else tuple(made.program.windows.values())
-        if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
+        plain = len(whole) - len(windows)
+        if all(w.size == n for w, n in zip(windows, whole[plain:], strict=True)):
+            return own
+        if not unread:
             return None
-        return own
+        boxes = (
+            (*box[:plain], *with_unread_rows(box[plain:], windows, whole[plain:]))
+            for box in own.boxes
+        )
+        return own.with_boxes(whole, boxes)

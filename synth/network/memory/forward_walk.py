@@ -230,8 +230,8 @@ class ForwardWalk:
     def _compute_layer(self, node: Node, layer: LayerWords) -> list[Storage]:
         self.own[node.name] = layer.output
         first, source = layer.passes[0], self.values[node.inputs[0]]
-        unread = not layer.layer_class.transposed and node.in_words > layer.nest.words["In"]
-        given = self.timeline.new(layer.input) if self.enters(node) or unread else source.hold()
+        copied = self.enters(node) or layer.leaves_rows
+        given = self.timeline.new(layer.input) if copied else source.hold()
         if not node.weighted:
             return self._compute_weightless(node, layer, given)
         for later in self.prefetches[node.name]:

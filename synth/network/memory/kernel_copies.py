@@ -7,8 +7,10 @@ every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its 
     backward-data    strided: nothing is filled up; one copy more, and room for one sample of dOut
     backward-filter  an In of up to 3 channels is read as it is; blocks of 8 for up to 8 channels
 
-With groups, blocks are not filled up. Kernels of one position copy nothing, unless they are strided. For dIn
-of some dilated layers oneDNN copies every window of a sample, which is not counted.
+With groups, blocks are not filled up. Kernels of one position copy nothing, unless they are strided. For some
+dilated layers oneDNN multiplies matrices (`synth.runtime.grid.dilated_calls`). A convolution then copies its
+result alone, and dIn makes every window of a sample, or is a convolution of dOut with a reversed copy of Ker.
+dKer of a dilated layer with groups makes the windows of one group of a sample.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from synth.layer.nest import Nest
 from synth.layer.passes import Pass
 from synth.network.memory.timeline import Words
+from synth.runtime.grid.dilated_calls import CACHE, POSITIONS, REGISTERS, DilatedCall, blocks_at_once
 
 BLOCK, SMALL, THIN = 16, 8, 3  # channels
 FEW = 20480  # words of one sample, of a volume without its last dimension
@@ -31,7 +34,8 @@ class KernelCall:
     """One call of the kernel on every rank, with a block of at most `samples` and so many channels.
 
     dims: spatial dimensions of the layer. in_, ker, out: words that it reads or makes.
-    first: words of In without its last dimension where it is a volume.
+    first: words of In without its last dimension where it is a volume. dilated: sizes of a call with a
+    dilation, without strides and with one group or one channel a group.
     """
 
     nest: Nest
@@ -44,6 +48,7 @@ class KernelCall:
     ker: Words
     out: Words
     first: int
+    dilated: DilatedCall | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -63,9 +68,23 @@ class KernelCall:
         return self.dims == 3 and self.nest.word_bytes == 4 and self._is_few
 
     @property
+    def is_reversed(self) -> bool:
+        """Whether dIn is a convolution of dOut."""
+        return (
+            self.pass_ == "backward-data"
+            and self.dilated is not None
+            and self.dilated.gradient_is_convolution
+        )
+
+    @property
     def copies(self) -> Words:
         """Words at most, on every rank."""
-        nothing = 0 * self.in_
+        nothing, dilated = 0 * self.in_, self.dilated
+        if self.is_reversed and dilated is not None:
+            turned = dilated._replace(
+                channels=dilated.filters, filters=dilated.channels, rows=dilated.made, made=dilated.rows
+            )
+            return self.ker + (self._of_gradient if convolves_in_blocks(turned) else self.in_)
         strided = any(max(window.stride, window.divisor) > 1 for window in self.nest.windows.values())
         if self.is_plain and not self.is_laid_out:
             if self.nest.taps == 1 or (self.pass_ == "backward-data" and self.dims < 3):
@@ -75,19 +94,35 @@ class KernelCall:
             return nothing
         laid_out = self.in_ if self.is_laid_out else nothing
         match self.pass_:
+            case "forward" if dilated and not convolves_in_blocks(dilated):
+                return self.out
             case "forward":
                 (in_, ker, out), made = self._blocks(BLOCK, BLOCK - 1), self.out
                 return np.maximum(in_ + ker + out - made, out)
+            case "backward-data" if dilated and dilated.copies_windows:
+                return np.maximum(dilated.windows, self.in_)
             case "backward-data" if strided:
                 ker = self.ker * self._filled(self.in_channels, BLOCK)
                 room = self.out / max(1, self.samples)
                 return laid_out + np.maximum(ker + self.out + room, 2 * self.in_)
             case "backward-data":
-                in_, ker, out = self._blocks(BLOCK, 0)
-                return laid_out + np.maximum(in_ + ker + out - self.in_, in_)
+                return laid_out + self._of_gradient
+            case "backward-filter" if self._is_dilated and self.nest.extents.g > 1:
+                windows = self.out / (self.samples * self.nest.extents.g * max(1, self.out_channels))
+                return self.ker + windows * self.in_channels * self.nest.taps
             case _:
                 in_, ker, out = self._blocks(SMALL if self.in_channels <= SMALL else BLOCK, THIN)
                 return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
+
+    @property
+    def _is_dilated(self) -> bool:
+        return any(window.dilation > 1 and window.kernel > 1 for window in self.nest.windows.values())
+
+    @property
+    def _of_gradient(self) -> Words:
+        """Words of blocks of all channels for dIn, beside the result."""
+        in_, ker, out = self._blocks(BLOCK, 0)
+        return np.maximum(in_ + ker + out - self.in_, in_)
 
     def _blocks(self, block: int, read: int) -> tuple[Words, Words, Words]:
         """In, Ker and Out in blocks; an In of at most `read` channels is read as it is."""
@@ -100,3 +135,21 @@ class KernelCall:
     def _filled(self, channels: int, block: int) -> float:
         """Channels in full blocks, over the channels."""
         return 1.0 if self.nest.extents.g > 1 else math.ceil(channels / block) * block / max(1, channels)
+
+
+def convolves_in_blocks(call: DilatedCall) -> bool:
+    """Whether oneDNN's convolution copies In, Ker and Out into blocks; if not, it copies its result alone.
+
+    The padding is at most the positions of a row of Out that the kernel keeps in registers.
+    """
+    if call.depthwise:  # which has a kernel of its own
+        return True
+    across, along, row = math.prod(call.taps[:-1]), call.taps[-1], call.made[-1]
+    padding = call.dilation[-1] * (along - 1) - call.reach[-1]
+    words = BLOCK * (call.rows[-1] * across + 2 * row + 2 * BLOCK * across * along)
+    short = row <= POSITIONS
+    narrow = call.channels <= THIN or (row <= 147 and call.filters <= 6 * BLOCK)
+    cached = along == 3 and short and call.word_bytes * words < CACHE
+    if along > 3 or cached or (call.samples == 1 and (short or narrow)):
+        return padding <= min(row, POSITIONS)
+    return padding <= REGISTERS // (1 + blocks_at_once(call.filters, 5))

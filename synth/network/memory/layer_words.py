@@ -19,12 +19,15 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.kernel_copies import KernelCall
 from synth.network.memory.timeline import Words
+from synth.runtime.grid.dilated_calls import DilatedCall
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, Tree, lowered
 from synth.schedule.training_memory import reduction_overlaps
 from synth.search.tiling_search import TilingChoice
+
+FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,30 @@ class LayerWords:
     def input(self) -> Words:
         """Words of the layer's input."""
         return self.own(self.layer_class.input_tensor)
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether the layer's input has rows that no window reads; the runtime drops them by a copy."""
+        return not self.layer_class.transposed and self.node.in_words > self.nest.words["In"]
+
+    @cached_property
+    def given(self) -> Words:
+        """Words of the layer's input with unread rows, each of which the owner of the row before it owns."""
+        if not self.leaves_rows:
+            return self.input
+        words: Any = 1
+        for dim, (low, high) in self.boxes.owned("In").items():
+            rows = dict(zip(reversed(SPATIAL), reversed(self.node.in_shape[2:]), strict=False))
+            if dim not in rows:
+                words = words * (high - low)
+                continue
+            window, extent = self.nest.windows[dim], rows[dim]
+            ends = [
+                np.where(row == 0, 0, np.where(row == window.size, extent, window.source(row)))
+                for row in (low, high)
+            ]
+            words = words * np.maximum(ends[1] - ends[0], 0)
+        return self._vector(words)
 
     @cached_property
     def output(self) -> Words:
@@ -213,7 +240,31 @@ class LayerWords:
         in_ = np.maximum(in_, self._vector(self.footprints.padded(plan)))
         sizes, dims = plan.sizes(self.footprints.work), len(self.node.in_shape) - 2
         first = int(in_.max()) // (self.footprints.rows("w", plan) if dims == 3 else 1)
-        return KernelCall(self.nest, plan.pass_, dims, sizes.b, sizes.c, sizes.k, in_, ker, out, first)
+        dilated = self._dilated(plan, dims)
+        return KernelCall(
+            *(self.nest, plan.pass_, dims, sizes.b, sizes.c, sizes.k, in_, ker, out, first, dilated)
+        )
+
+    def _dilated(self, plan: PassPlan, dims: int) -> DilatedCall | None:
+        """The sizes of one call of a dilated layer of stride 1, of the largest block."""
+        sizes, axes, nest = plan.sizes(self.footprints.work), SPATIAL[len(SPATIAL) - dims :], self.nest
+        windows = [nest.windows[axis] for axis in axes]
+        plain = all(window.stride == window.divisor == 1 for window in windows) and not nest.turned
+        depthwise = nest.extents.g > 1 and sizes.c == sizes.k == 1
+        if not (plain and nest.word_bytes == FLOAT and (nest.extents.g == 1 or depthwise)):
+            return None
+        call = DilatedCall(
+            samples=sizes.b,
+            channels=sizes.g if depthwise else sizes.c,
+            filters=sizes.g if depthwise else sizes.k,
+            rows=tuple(self.footprints.padded_rows(axis, plan).most for axis in axes),
+            made=tuple(getattr(sizes, axis) for axis in axes),
+            taps=tuple(window.kernel for window in windows),
+            dilation=tuple(window.dilation for window in windows),
+            depthwise=depthwise,
+            word_bytes=nest.word_bytes,
+        )
+        return call if call.is_dilated else None
 
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
@@ -225,6 +276,8 @@ class LayerWords:
             return np.zeros(self.ranks)
         call = self._call(plan)
         told = call.in_ if plan.written == "In" else call.ker
+        if call.is_reversed:
+            told = 0 * told
         return call.copies + (told if plan.pass_ != "forward" and not self._in_one_call else 0.0)
 
     @property
@@ -234,5 +287,6 @@ class LayerWords:
         passes = tuple(each.pass_ for each in plans)
         again = gathers(passes, plans[0].saves)["In"] > 1 and d.halo_axes("In")
         ours = any(plan.steps > 1 or self._call(plan).is_laid_out for plan in plans)
-        cut = self.layer_class.transposed and any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
-        return not (any(d.groups) or d.nest.turned or again or ours or cut)
+        cut = any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
+        ours_alone = self.layer_class.transposed and (cut or any(self._call(p).is_reversed for p in plans))
+        return not (any(d.groups) or d.nest.turned or again or ours or ours_alone)

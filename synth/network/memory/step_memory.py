@@ -76,7 +76,7 @@ class _StepWalk(ForwardWalk):
         nodes = list(self.network.nodes.values())
         last = nodes[-1].name
         first = next(iter(self.layers.values()))
-        self.own["input"] = first.input
+        self.own["input"] = first.given
         self.values["input"] = self.timeline.new(self.nothing)  # the caller's
         tape = self.forward(nodes, {last}, depth=0)
         if self.training:
@@ -105,7 +105,7 @@ class _StepWalk(ForwardWalk):
         if gradient is None:
             return
         if node.name in self.layers and node.weighted:
-            self._differentiate_layer(node, self.layers[node.name])
+            self._differentiate_layer(record, self.layers[node.name])
         elif node.name in self.layers:
             self._differentiate_weightless(node, self.layers[node.name])
         elif node.kind == "add" or is_alias(node):
@@ -118,7 +118,8 @@ class _StepWalk(ForwardWalk):
             self.timeline.add(self.parameters(node))
         gradient.free()
 
-    def _differentiate_layer(self, node: Node, layer: LayerWords) -> None:
+    def _differentiate_layer(self, record: Record, layer: LayerWords) -> None:
+        node = record.node
         slices: dict[Tensor, Storage] = {}
         moved, pending = None, list[Storage]()
         for each, plan in zip(layer.passes[1:], layer.tiling.pass_plans[1:], strict=True):
@@ -138,6 +139,9 @@ class _StepWalk(ForwardWalk):
                 slices.pop(tensor).free()
         for storage in pending:
             storage.free()
+        if layer.leaves_rows:  # torch frees what the passes saved before it lays zeros between the rows
+            release(record)
+            record.saved = []
         if moved is not None:
             self._return(node, moved)
 
@@ -150,7 +154,7 @@ class _StepWalk(ForwardWalk):
     def _return(self, node: Node, moved: Storage) -> None:
         """The gradient of a layer's input in the layout of its source."""
         name = node.inputs[0]
-        if self.enters(node):
+        if self.enters(node) or (node.weighted and self.layers[node.name].leaves_rows):
             back = self.timeline.new(self.own[name])
             moved.free()
             moved = back
