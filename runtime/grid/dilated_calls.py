@@ -76,8 +76,8 @@ class DilatedCall(NamedTuple):
         """Whether dIn is made by a convolution of dOut.
 
         That holds less where a sample's windows are more than dIn and Ker. It is 0.7 to
-        5 times as fast as oneDNN's gradient, on average 1.3 times. Of depthwise layers
-        it is 1.2 to 10 times as fast, and holds as much.
+        5 times as fast as oneDNN's gradient. Of depthwise layers it is 1.2 to 10 times
+        as fast, and holds as much.
         """
         if not self.is_dilated or min(self.reach) < 0:
             return False
