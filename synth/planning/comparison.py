@@ -22,7 +22,7 @@ from synth.search.strategies import STRATEGIES, Strategy
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
 
-LEAN_STEPS = STEPS // 4  # for a grid of a strategy that fits the memory, if its search ends without one
+LEAN_STEPS = STEPS // 10  # for a grid of a strategy that fits the memory, if its search ends without one
 
 
 @dataclass(frozen=True)
