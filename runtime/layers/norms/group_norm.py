@@ -33,6 +33,11 @@ from synth.runtime.grid.boxes import (
 )
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
+from synth.runtime.layers.norms.row_scaling import (
+    normalized_rows,
+    row_sums,
+    scaled_rows,
+)
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 
@@ -66,6 +71,7 @@ class GroupNorm(nn.Module):
         channels = [self._channels(layout.mine[1], g) for g in range(*held.mine[1])]
         self.channels, self.even = channels, len(set(channels)) < 2
         self.affine = affine_params(plain, layout, 1, count)
+        self._shares_by_kind: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         instances = isinstance(plain, nn.modules.instancenorm._InstanceNorm)
         self.operator = _instance_norm if instances else _group_norm
 
@@ -120,14 +126,17 @@ class GroupNorm(nn.Module):
         return [Exchange(words, words), *self.affine.exchanges()]
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and 1 / standard deviation of each own sample and channel's group."""
+        """Mean and variance of each own sample and channel's group."""
         if shard.numel():
             own = torch.stack(self._own_moments(shard))
         else:
             own = shard.new_zeros(MOMENTS, *shape(self.parts.held.mine))
-        own = self.parts.moments(own, self._shares.to(own))
+        kind = own.dtype, own.device
+        if kind not in self._shares_by_kind:
+            self._shares_by_kind[kind] = self._shares.to(own)
+        own = self.parts.moments(own, self._shares_by_kind[kind])
         mean, variance = self.per_channel(own)
-        return mean, torch.rsqrt(variance + self.eps)
+        return mean, variance
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over whole groups, per channel.
@@ -201,20 +210,19 @@ class NormalizeGroups(torch.autograd.Function):
         norm: GroupNorm,
     ) -> torch.Tensor:
         """The normalized shard."""
-        mean, inverse = norm.statistics(shard.to(sum_dtype(shard.dtype)))
+        mean, variance = norm.statistics(shard.to(sum_dtype(shard.dtype)))
         ctx.norm = norm
-        ctx.save_for_backward(shard, weight, mean, inverse)
-        slope = inverse if weight is None else inverse * weight
-        offset = -mean * slope
-        offset = offset if bias is None else offset + bias
-        return scaled_rows(shard, slope, offset).to(shard.dtype)
+        ctx.save_for_backward(shard, weight, mean, variance)
+        affine = weight, bias, norm.eps
+        return normalized_rows(shard, mean, variance, *affine).to(shard.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of shard, weight and bias; the latter of the own samples alone."""
-        shard, weight, mean, inverse = ctx.saved_tensors
+        shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
+        inverse = torch.rsqrt(variance + norm.eps)
         sums = torch.stack(row_sums(dout, shard, mean, inverse))
         dshard = None
         if asked[0]:
@@ -229,41 +237,6 @@ class NormalizeGroups(torch.autograd.Function):
             for each, wanted in zip(sums, (asked[2], asked[1]), strict=True)
         )
         return dshard, dweight, dbias, None
-
-
-def scaled_rows(
-    shard: torch.Tensor, slope: torch.Tensor, offset: torch.Tensor
-) -> torch.Tensor:
-    """shard * slope + offset, with a number per sample and channel; one pass.
-
-    On a CPU torch's evaluation kernel of batch normalization is faster than `addcmul`.
-    """
-    same = shard.dtype == slope.dtype and not shard.is_cuda
-    if same and shard.numel() and shard.is_contiguous():
-        zero = torch.zeros_like(slope).flatten()
-        rows = functional.batch_norm(
-            shard.view(1, slope.numel(), -1),
-            *(zero, torch.ones_like(zero), slope.flatten(), offset.flatten()),
-            eps=0.0,
-        )
-        return rows.view(shard.shape)
-    each = (*slope.shape, *[1] * (shard.dim() - 2))
-    return torch.addcmul(offset.reshape(each), shard, slope.reshape(each))
-
-
-def row_sums(
-    dout: torch.Tensor, shard: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of dOut, and of dOut times the normalized shard, by sample and channel."""
-    if not shard.numel():
-        return torch.zeros_like(mean), torch.zeros_like(mean)
-    rows, one = (1, mean.numel(), -1), torch.ones_like(mean).flatten()
-    variance = inverse.flatten().square().reciprocal()
-    _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-        *(dout.reshape(rows), shard.reshape(rows), one, mean.flatten(), variance),
-        *(None, None, False, 0.0, [False, True, True]),
-    )
-    return by_shift.view_as(mean), by_scale.view_as(mean)
 
 
 def affine_params(
