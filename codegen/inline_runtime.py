@@ -40,6 +40,7 @@ MODULES = (
     "kernels/context",
     "kernels/winograd",
     "kernels/dilated",
+    "kernels/pointwise",
     "kernels/conv",
     "program/world",
     "program/sample_data",

@@ -38,6 +38,11 @@ from synth.runtime.kernels.dilated import (
     gradient_is_convolution,
     reversed_convolution,
 )
+from synth.runtime.kernels.pointwise import (
+    is_pointwise,
+    pointwise,
+    pointwise_gradients,
+)
 from synth.runtime.kernels.winograd import (
     suits_winograd,
     winograd,
@@ -85,6 +90,8 @@ def forward_kernel(
     groups, ker = groups_and_ker(ker, dims)
 
     def direct() -> torch.Tensor:
+        if is_pointwise(wide, ker, frame, groups):
+            return pointwise(wide, ker, None)
         if misses_onednn(wide, groups):
             return torch.mkldnn_convolution(
                 wide, ker, None, frame.padding, frame.stride, frame.dilation, groups
@@ -194,6 +201,11 @@ def gradient_kernel(
     backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
 
     def direct() -> torch.Tensor:
+        if out.is_contiguous() and is_pointwise(wide, ker, frame, groups):
+            wanted = of == "dIn", of == "dKer", False
+            made = pointwise_gradients(out, wide, ker, None, wanted)[index]
+            assert made is not None
+            return made
         values = wide
         if misses_onednn(wide, groups):  # the layout of In selects the kernel
             layout = torch._mkldnn  # type: ignore[attr-defined]

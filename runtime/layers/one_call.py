@@ -9,7 +9,7 @@ which is a Python function of its own: what a GPU waits for where layers are sma
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,7 @@ from synth.runtime.kernels.dilated import (
     convolution_in_one_call,
     gradient_is_convolution,
 )
+from synth.runtime.kernels.pointwise import PointwiseConvolution, is_pointwise
 from synth.runtime.layers.layer_program import LayerProgram
 
 
@@ -139,7 +140,11 @@ class OneCall(NamedTuple):
         out: torch.Tensor | None = None
         if not self.transposed:
             frame = Frame([], *map(list, (self.padding, self.stride, self.dilation)))
-            out = convolution_in_one_call(shard, weight, bias, frame, groups)
+            if is_pointwise(shard, weight, frame, groups):
+                apply: Any = PointwiseConvolution.apply
+                out = apply(shard, weight, bias)
+            else:
+                out = convolution_in_one_call(shard, weight, bias, frame, groups)
         if out is None:
             out = torch.convolution(
                 *(shard, weight, bias, self.stride, self.padding, self.dilation),

@@ -7,10 +7,11 @@ every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its 
     backward-data    strided: nothing is filled up; one copy more, and room for one sample of dOut
     backward-filter  an In of up to 3 channels is read as it is; blocks of 8 for up to 8 channels
 
-With groups, blocks are not filled up. Kernels of one position copy nothing, unless they are strided. For some
-dilated layers oneDNN multiplies matrices (`synth.runtime.grid.dilated_calls`). A convolution then copies its
-result alone, and dIn makes every window of a sample, or is a convolution of dOut with a reversed copy of Ker.
-dKer of a dilated layer with groups makes the windows of one group of a sample.
+With groups, blocks are not filled up. In images, kernels of one position copy blocks of all channels;
+elsewhere they copy nothing, unless they are strided. For some dilated layers oneDNN multiplies matrices
+(`synth.runtime.grid.dilated_calls`). A convolution then copies its result alone, and dIn makes every window of
+a sample, or is a convolution of dOut with a reversed copy of Ker. dKer of a dilated layer with groups makes the
+windows of one group of a sample.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from synth.network.memory.timeline import Words
 from synth.runtime.grid.dilated_calls import CACHE, POSITIONS, REGISTERS, DilatedCall, blocks_at_once
 
 BLOCK, SMALL, THIN = 16, 8, 3  # channels
+MANY_SAMPLES, FEW_POSITIONS = 16, 128  # as in `synth.runtime.kernels.pointwise`, which needs torch
 FEW = 20480  # words of one sample, of a volume without its last dimension
 
 
@@ -77,9 +79,24 @@ class KernelCall:
         )
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether oneDNN computes a kernel of one position, as the runtime has it do on one thread."""
+        windows = self.nest.windows.values()
+        steps = any(max(each.stride, each.divisor) > 1 or each.padding for each in windows)
+        one = self.dims == 2 and self.nest.taps == self.nest.extents.g == 1 and self.nest.word_bytes == 4
+        return one and not steps and self.positions > self.samples
+
+    @property
+    def positions(self) -> int:
+        """Positions of In of all samples at most."""
+        return int(self.in_.max()) // max(1, self.in_channels)
+
+    @property
     def copies(self) -> Words:
         """Words at most, on every rank."""
         nothing, dilated = 0 * self.in_, self.dilated
+        if self.is_pointwise:
+            return self._of_pointwise
         if self.is_reversed and dilated is not None:
             turned = dilated._replace(
                 channels=dilated.filters, filters=dilated.channels, rows=dilated.made, made=dilated.rows
@@ -112,6 +129,21 @@ class KernelCall:
                 return self.ker + windows * self.in_channels * self.nest.taps
             case _:
                 in_, ker, out = self._blocks(SMALL if self.in_channels <= SMALL else BLOCK, THIN)
+                return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
+
+    @property
+    def _of_pointwise(self) -> Words:
+        """Words of blocks of all channels, beside the result, and for gradients an In of oneDNN's layout."""
+        in_, ker, out = self._blocks(BLOCK, 0)
+        laid_out = self.in_ if self.samples < MANY_SAMPLES else 0 * self.in_
+        match self.pass_:
+            case "forward":
+                return np.maximum(in_ + ker + out - self.out, out)
+            case "backward-data":
+                return laid_out + self._of_gradient
+            case _ if self.samples < MANY_SAMPLES and self.positions <= FEW_POSITIONS:
+                return 0 * self.in_
+            case _:
                 return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
 
     @property
