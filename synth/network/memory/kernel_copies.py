@@ -10,8 +10,8 @@ every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its 
 With groups, blocks are not filled up. In images, kernels of one position copy blocks of all channels;
 elsewhere they copy nothing, unless they are strided. For some dilated layers oneDNN multiplies matrices
 (`synth.runtime.grid.dilated_calls`). A convolution then copies its result alone, and dIn makes every window
-of a sample, or is a convolution of dOut with a reversed copy of Ker. dKer of a dilated layer with groups makes
-the windows of one group of a sample.
+of a sample, or is a convolution of dOut with a reversed copy of Ker. dKer of a dilated layer with groups
+makes the windows of one group of a sample.
 """
 
 from __future__ import annotations
