@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from synth.network.memory import kernel_copies
 from synth.runtime.grid.boxes import Window
 from synth.runtime.kernels import conv, pointwise
 from synth.runtime.kernels.autotune import Frame
@@ -95,3 +96,9 @@ def test_what_it_is_not_for() -> None:
         assert not is_pointwise(values, ker, FRAME, 1)
     torch.set_num_threads(2)
     assert not is_pointwise(values, ker, FRAME, 1)
+
+
+def test_planning_knows_the_same_limits() -> None:
+    """It needs no torch, so it has numbers of its own."""
+    assert kernel_copies.MANY_SAMPLES == pointwise.MANY_SAMPLES
+    assert kernel_copies.FEW_POSITIONS == pointwise.FEW_POSITIONS
