@@ -223,7 +223,7 @@ class NormalizeGroups(torch.autograd.Function):
         shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
         inverse = torch.rsqrt(variance + norm.eps)
-        sums = torch.stack(row_sums(dout, shard, mean, inverse))
+        sums = torch.stack(row_sums(dout, shard, mean, variance, norm.eps))
         dshard = None
         if asked[0]:
             scale = torch.ones_like(mean) if weight is None else weight.expand_as(mean)

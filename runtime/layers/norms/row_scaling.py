@@ -72,15 +72,19 @@ def _by_batch_norm(
 
 
 def row_sums(
-    dout: torch.Tensor, shard: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor
+    dout: torch.Tensor,
+    shard: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of dOut, and of dOut times the normalized shard, by sample and channel."""
     if not shard.numel():
         return torch.zeros_like(mean), torch.zeros_like(mean)
     rows, one = (1, mean.numel(), -1), torch.ones_like(mean).flatten()
-    variance = inverse.flatten().square().reciprocal()
     _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-        *(dout.reshape(rows), shard.reshape(rows), one, mean.flatten(), variance),
-        *(None, None, False, 0.0, [False, True, True]),
+        *(dout.reshape(rows), shard.reshape(rows), one),
+        *(mean.flatten(), variance.flatten(), None, None),
+        *(False, eps, [False, True, True]),
     )
     return by_shift.view_as(mean), by_scale.view_as(mean)
