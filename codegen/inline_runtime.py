@@ -22,6 +22,7 @@ MODULES = (
     "grid/word_counter",
     "grid/process_grid",
     "grid/ranks",
+    "grid/hosts",
     "comm/buffer_pool",
     "comm/precision",
     "comm/process_groups",

@@ -7,9 +7,10 @@ partial sums are added where they arrive. Pieces may be uneven.
 Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gloo's
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
 pieces that few ranks need, go as messages of their own: they travel in both directions
-at once (`start_messages`), those of gloo's all-to-all do not. On nccl, even pieces of
-one panel go by nccl's own collectives, except sums of half precision, which nccl would
-round once for every rank.
+at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces in
+an all-to-all without copies (`start_messages`). On nccl, even pieces of one panel go by
+nccl's own collectives, except sums of half precision, which nccl would round once for
+every rank.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from synth.runtime.comm.panel_pieces import (
 from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group, backend_of, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
+from synth.runtime.grid.hosts import is_near_pair
 
 LARGE = 2**16  # bytes from which a piece is a message of its own
 
@@ -80,8 +82,12 @@ def all_gather(
         ]
     elif even and (native(own, group) or (pair and not large(own, parts, group))):
         flat = own.new_empty(len(parts) * own.numel())
-        requests = [native_gather(flat, own, group.handle, async_op=True)]
         pieces, whole = split_pieces(flat, panel, parts, fits)
+        if native(own, group) or not is_near_pair(group.handle):
+            requests = [native_gather(flat, own, group.handle, async_op=True)]
+        else:
+            pieces[group.me].copy_(own)
+            requests = _send_and_receive([own] * 2, pieces, group)
     elif native(own, group) or large(own, parts, group):
         pieces, whole = joint_pieces(panel, parts, own, group, taken)
         sent = pieces[group.me]  # where it is in the panel, `own` may be freed

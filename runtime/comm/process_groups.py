@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
+from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, timeout_of
 
@@ -114,6 +115,8 @@ class ProcessGroups:
             peers.sort(key=lambda peer: rank_of(peer, grid))
             handle = self._of_line([rank_of(peer, grid) for peer in peers], timeout)
             groups[name] = Group(handle, peers, peers.index(at), buffers)
+        if self.ranks.size == 2 and not isinstance(self.ranks, AbsentRanks):
+            is_near_pair(self.ranks.group)  # known before the first pass
         return groups
 
     def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:

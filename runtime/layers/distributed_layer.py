@@ -132,6 +132,8 @@ class DistributedLayer(nn.Module):
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # what ranks receive in the forward pass and in all others, as it is planned
         self.planned_words: Callable[[], tuple[Words, Words]] | None = None
+        # whether other ranks have parts of this rank's slice of Ker
+        self.shares_ker = any(program.grid.get(axis, 1) > 1 for axis in "bdhw")
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
         self.has_bias, self.bias_ranks = bias, ranks_of_bias(self)
@@ -251,7 +253,8 @@ class DistributedLayer(nn.Module):
         between this and the next `forward` have run.
         """
         self.prefetched = None
-        if self._forward_pre_hooks or self.one_call is not None:
+        no_moves = self.one_call is not None or not self.shares_ker
+        if self._forward_pre_hooks or no_moves:
             return
         weight, gather = lowered(self.weight if own is None else own), None
         start = self.program.prefetch_ker

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.process_grid import coordinates
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
@@ -75,9 +76,8 @@ def busy_seconds() -> float:
 
 def ranks_of_nodes(ranks: Ranks) -> int:
     """How many ranks each node has; 1 where nodes have different numbers of ranks."""
-    number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
     names: list[Any] = [None] * ranks.size
-    mine = platform.node(), number
+    mine = host_here()
     dist.all_gather_object(names, mine, group=ranks.group)
     local = names.count(names[0])
     runs = [names[first : first + local] for first in range(0, ranks.size, local)]

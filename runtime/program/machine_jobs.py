@@ -38,12 +38,14 @@ LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (4, 512, 512, 3, (2, 2)),  # few pixels
     (4, 1024, 512, 1, (2, 2)),
 )
+BEFORE = LAYERS[5]  # the kernel behind, and beside which collectives are timed
+SHORTEST = 0.01  # of both, that a collective takes
 FEW = tuple(LAYERS[place] for place in (0, 1, 2, 4, 5, 7, 8, 9))  # where a user waits
 PANEL = 2**20  # words that travel while kernels compute
 MOST_BESIDE = 50  # of these kernels
 POOLED = 1, 8, 24, 24, 24  # by windows of 3 with a stride of 2
 TAPS = 8 * 12**3 * 27
-WORDS, TENSORS = 2**20, 8  # that elementwise kernels read in turn: no cache has all
+WORDS, TENSORS = 2**20, 64  # that elementwise kernels read in turn: no cache has all
 LARGE = 2**25 + 2**20  # bytes that glibc gives back when freed, and gets page by page
 
 
@@ -75,13 +77,14 @@ def timings(
     apart = ALONE if backend_of(any_group.handle, device.type) == "gloo" else 0
     made = Timings({}, {}, apart)
     for level, group in groups.items():
-        _collectives(made, level, group, device)
+        _collectives(made, level, group, device, series)
+    made.jobs["before"] = Job(_kernel(BEFORE, device), series)
     for layer in layers:
         _kernels(made, layer, {"device": device, "dtype": dtype}, context, series)
     made.jobs["call"] = Job(lambda: _tiny(device), series)
     _crowd(made, device, series)
     _memory(made, device, series)
-    _overlap(made, any_group, device)
+    _overlap(made, any_group, device, series)
     return made
 
 
@@ -98,8 +101,11 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
     found: dict[str, Any] = {"collectives": [], "kernels": [], "pieces": made.pieces}
     for name, facts in made.known.items():
         seconds, error = times[name]
-        kind = "collectives" if "op" in facts else "kernels"
-        found[kind].append({**facts, "seconds": seconds, "error": error})
+        if "op" in facts:
+            seconds, error = _behind(times[name], times["before"])
+            found["collectives"].append({**facts, "seconds": seconds, "error": error})
+        else:
+            found["kernels"].append({**facts, "seconds": seconds, "error": error})
     size = 4 * WORDS
     copy, add, new, old = (times[name] for name in ("copy", "add", "new", "old"))
     compute, travel, both = (times[name] for name in ("compute", "travel", "both"))
@@ -126,6 +132,13 @@ def _more(one: Timed, other: Timed, size: int) -> Timed:
     return Timed(more / size, spread**0.5 / one.seconds)
 
 
+def _behind(both: Timed, kernel: Timed) -> Timed:
+    """What a collective takes behind a kernel, and the relative error."""
+    left = max(both.seconds - kernel.seconds, SHORTEST * both.seconds)
+    spread = (both.seconds * both.error) ** 2 + (kernel.seconds * kernel.error) ** 2
+    return Timed(left, spread**0.5 / left)
+
+
 def _ratio(one: Timed, other: Timed) -> Timed:
     """What a job takes over what another takes, and the relative error."""
     error = (one.error**2 + other.error**2) ** 0.5
@@ -138,9 +151,15 @@ def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
     return ((0, words * members),), parts
 
 
-def _collectives(made: Timings, level: str, group: Group, device: torch.device) -> None:
-    """All-gather and reduce-scatter, in all groups of a level at once."""
-    members = len(group.peers)
+def _collectives(
+    made: Timings, level: str, group: Group, device: torch.device, series: float
+) -> None:
+    """All-gather and reduce-scatter behind a kernel, in all groups of a level at once.
+
+    A layer's exchanges are behind its kernels. They wait for ranks that end later, and
+    for a core where ranks outnumber cores.
+    """
+    members, kernel = len(group.peers), _kernel(BEFORE, device)
     for size in SIZES:
         words = max(1, size // 4 // members)
         panel, parts = evenly(words, members)
@@ -157,13 +176,36 @@ def _collectives(made: Timings, level: str, group: Group, device: torch.device) 
         for op, run in jobs.items():
             name, moved = f"{level} {op} {size}", 4 * words * members
             facts = {"level": level, "members": members, "op": op, "bytes": moved}
-            made.jobs[name], made.known[name] = Job(run), facts
+            made.jobs[name], made.known[name] = _after(kernel, run, series), facts
+
+
+def _after(
+    kernel: Callable[[], object], run: Callable[[], object], series: float
+) -> Job:
+    """Both, one after the other."""
+
+    def both() -> None:
+        kernel()
+        run()
+
+    return Job(both, series)
+
+
+def _kernel(layer: Kernel, device: torch.device) -> Callable[[], object]:
+    """The forward pass of a layer with two spatial axes."""
+    samples, c, k, taps, rows = layer
+    inputs = torch.rand(samples, c, *rows, device=device)
+    ker = torch.rand(k, c, taps, taps, device=device)
+    return lambda: F.conv2d(inputs, ker, padding=taps // 2)
 
 
 def _kernels(
     made: Timings, layer: Kernel, options: Any, context: Context, series: float
 ) -> None:
-    """The three passes of a layer's local kernel, on all ranks at once."""
+    """The three passes of a layer's local kernel, on all ranks at once.
+
+    On processors they are in turn, so that no kernel finds its tensors in a cache.
+    """
     samples, c, k, taps, rows = layer
     axes = "dhw"[-len(rows) :]
     conv = {2: F.conv2d, 3: F.conv3d}[len(rows)]
@@ -186,7 +228,7 @@ def _kernels(
     }
     for pass_, run in jobs.items():
         name = f"{layer} {pass_}"
-        made.jobs[name] = Job(run, series)
+        made.jobs[name] = Job(run, series, in_turn=options["device"].type == "cpu")
         made.known[name] = {
             "layer": list(layer),
             "pass": pass_,
@@ -209,13 +251,7 @@ def _crowd(made: Timings, device: torch.device, series: float) -> None:
     Ranks of one host share its cores and memory. Emulated hosts share them too, but
     stand for hosts that do not: with one rank each, all of them compute both times.
     """
-    samples, c, k, taps, rows = LAYERS[2]
-    inputs = torch.rand(samples, c, *rows, device=device)
-    ker = torch.rand(k, c, taps, taps, device=device)
-
-    def compute() -> None:
-        F.conv2d(inputs, ker, padding=taps // 2)
-
+    compute = _kernel(LAYERS[2], device)
     first = dist.get_node_local_rank(fallback_rank=dist.get_rank()) == 0
     made.jobs["all"] = Job(compute, series)
     made.jobs["one"] = Job(compute if first else lambda: None, series)
@@ -245,21 +281,16 @@ def _memory(made: Timings, device: torch.device, series: float) -> None:
     made.jobs["old"] = Job(lambda: old.fill_(1))
 
 
-def _overlap(made: Timings, group: Group, device: torch.device) -> None:
+def _overlap(made: Timings, group: Group, device: torch.device, series: float) -> None:
     """Some kernels, an all-gather that takes about as long, and both at once.
 
     Where the links are slow, sending and receiving need a part of the processor. It
     shows only beside kernels that compute for as long.
     """
-    samples, c, k, taps, rows = LAYERS[2]
-    inputs = torch.rand(samples, c, *rows, device=device)
-    ker = torch.rand(k, c, taps, taps, device=device)
+    kernel = _kernel(BEFORE, device)
     words = PANEL // len(group.peers)
     panel, parts = evenly(words, len(group.peers))
     own = torch.ones(words, device=device)
-
-    def kernel() -> None:
-        F.conv2d(inputs, ker, padding=taps // 2)
 
     def travel() -> None:
         wait_gather(all_gather(panel, parts, own, group))
@@ -276,7 +307,7 @@ def _overlap(made: Timings, group: Group, device: torch.device) -> None:
         wait_gather(pending)
 
     jobs = {"compute": compute, "travel": travel, "both": both}
-    made.jobs.update((name, Job(run)) for name, run in jobs.items())
+    made.jobs.update((name, Job(run, series)) for name, run in jobs.items())
 
 
 def _as_long(

@@ -5,6 +5,9 @@ a moment disturbs one sample of many jobs, and the median of none. The time of a
 that of the slowest node, which a schedule waits for: from its first rank's begin to its
 last rank's end, by the clock that they share. If ranks outnumber cores, some begin when
 others have ended.
+
+Jobs in turn are one behind the other, as the kernels of a network are: none finds its
+tensors in a cache. Their time is the mean over the ranks of a node.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch.distributed as dist
 from synth.runtime.grid.ranks import Ranks
 
 LEAST = 3  # rounds
+TURNS = 2  # in a round, of jobs in turn
 WITHIN = 0.03  # error of medians, in the root of the mean square of all jobs
 MOST_CALLS = 500
 NORMAL = 1.4826, 1.2533  # deviation by median deviation; error of a median by a mean's
@@ -30,10 +34,12 @@ class Job(NamedTuple):
     """What is timed. series: seconds of calls in a row that make one sample; 0 for one.
 
     If ranks outnumber cores, a single short run would mostly wait for a core.
+    in_turn: it is behind the others that are in turn, and not behind itself.
     """
 
     run: Callable[[], object]
     series: float = 0.0
+    in_turn: bool = False
 
 
 class Timed(NamedTuple):
@@ -61,12 +67,21 @@ class Nodes(NamedTuple):
 
         The same on all ranks, which call this together.
         """
-        mine = torch.tensor(times, dtype=torch.float64, device=self.device)
-        found = [torch.empty_like(mine) for _ in range(self.ranks.size)]
-        dist.all_gather(found, mine, group=self.ranks.group)
-        every = torch.stack(found).view(-1, self.local, len(times), 2)
+        every = self._of_all(times)
         spans = every[..., 1].amax(1) - every[..., 0].amin(1)
         return [float(each) for each in spans.amax(0)]
+
+    def means(self, seconds: list[float]) -> list[float]:
+        """The mean over the ranks of the slowest node, of each of some seconds."""
+        means = self._of_all(seconds).mean(1)
+        return [float(each) for each in means.amax(0)]
+
+    def _of_all(self, numbers: list[Any]) -> torch.Tensor:
+        """[node, rank of the node, ...]: the numbers of all ranks."""
+        mine = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        found = [torch.empty_like(mine) for _ in range(self.ranks.size)]
+        dist.all_gather(found, mine, group=self.ranks.group)
+        return torch.stack(found).view(-1, self.local, *mine.shape)
 
     def timed(
         self, run: Callable[[], object], calls: int, together: bool = False
@@ -86,6 +101,17 @@ class Nodes(NamedTuple):
             self.begin()
         return begin, time.perf_counter()
 
+    def in_turn(self, runs: Sequence[Callable[[], object]]) -> list[float]:
+        """Seconds of each of some jobs, one behind the other, on average of `TURNS`."""
+        self.begin()
+        found = [0.0] * len(runs)
+        for _ in range(TURNS):
+            for at, run in enumerate(runs):
+                begin = time.perf_counter()
+                run()
+                found[at] += (time.perf_counter() - begin) / TURNS
+        return found
+
 
 def timed_in_rounds(
     jobs: Mapping[str, Job], nodes: Any, least: int = LEAST, budget: float = 0.0
@@ -95,7 +121,10 @@ def timed_in_rounds(
     least: rounds; then they go on until medians hold still, for `budget` seconds after
     the first begin at most. nodes: `Nodes`.
     """
-    began, each = time.perf_counter(), list(jobs.values())
+    began = time.perf_counter()
+    turned = {name: job.run for name, job in jobs.items() if job.in_turn}
+    alone = {name: job for name, job in jobs.items() if not job.in_turn}
+    each = list(alone.values())
     together = [nodes.several and job.series > 0 for job in each]
     if any(together):  # what ending together takes
         each.append(Job(_nothing))
@@ -108,19 +137,30 @@ def timed_in_rounds(
         for job, seconds in zip(each, once, strict=True)
     ]
     samples: list[list[float]] = [[] for _ in each]
+    in_turn: list[list[float]] = [[] for _ in turned]
+    if turned:
+        nodes.in_turn(list(turned.values()))
     while True:
+        if turned:
+            means = nodes.means(nodes.in_turn(list(turned.values())))
+            for kept, seconds in zip(in_turn, means, strict=True):
+                kept.append(seconds)
         rows = zip(each, calls, together, strict=True)
         times = [nodes.timed(job.run, count, end) for job, count, end in rows]
         *spans, passed = nodes.spans([*times, (began, time.perf_counter())])
         for kept, seconds, n in zip(samples, spans, calls, strict=True):
             kept.append(seconds / n)
-        if len(samples[0]) >= least and (passed >= budget or settled(samples)):
+        if len(samples[0]) >= least and (
+            passed >= budget or settled([*samples, *in_turn])
+        ):
             break
     if any(together):
         pause = statistics.median(samples.pop())
         for kept, n, end in zip(samples, calls, together, strict=False):
             kept[:] = [max(0.0, seconds - pause / n * end) for seconds in kept]
-    return dict(zip(jobs, map(median, samples), strict=True))
+    found = dict(zip(alone, map(median, samples), strict=True))
+    found |= dict(zip(turned, map(median, in_turn), strict=True))
+    return {name: found[name] for name in jobs}
 
 
 def _nothing() -> None:

@@ -60,13 +60,15 @@ COMPUTE = (
     "narrow",
     "stream",
     "weights",
+    "gradients",
     "tap",
     "fresh",
     "crowd",
     "dispatch",
     "shared",
+    "exchange",
 )
-POSITIVE = ("rate", "bandwidth", "stream", "weights")
+POSITIVE = ("rate", "bandwidth", "stream", "weights", "gradients")
 PROFILES = Path(__file__).resolve().parent / "data"
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from synth.layer.passes import Pass
+
 Amounts = TypeVar("Amounts", float, "NDArray[np.float64]")
 LARGE = 2**25  # bytes from which on glibc gives a freed tensor back, so that the next one gets new pages
 
@@ -60,7 +62,8 @@ class Compute:
     """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s.
 
     `rate` holds for dtypes that `rates` does not list. A convolution or product takes `overhead`,
-    its operations by their rate, In and Out by `stream`, and Ker by `weights`. Libraries reorder Ker.
+    its operations by their rate, In and Out by `stream`, Ker by `weights`, and dKer by `gradients`. Libraries
+    reorder Ker.
     Large tensors that it makes take `fresh`. A pooling takes `tap` for each word that a window reads.
     """
 
@@ -72,24 +75,28 @@ class Compute:
     rates: tuple[tuple[str, float], ...] = ()  # (dtype, its rate)
     stream: float | None = None  # bytes/s of In and Out of a kernel, beside its operations; None: no limit
     weights: float | None = None  # bytes/s of Ker, likewise
+    gradients: float | None = None  # bytes/s of dKer, which a kernel writes; None: as Ker
     tap: float = 0.0  # seconds per word that a window of a pooling reads, in the forward pass
     fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
     dispatch: float = 0.0  # seconds of a step of a network beside its kernel, in a pass
     shared: float = 0.0  # seconds that a normalization takes more if it exchanges its statistics, likewise
+    exchange: float = 0.0  # seconds that a planned layer takes more if it exchanges words, in a pass
     crowd: float = 1.0  # seconds of a kernel if all ranks compute, over one per host: they share cores
 
     def new(self, size: Amounts) -> Amounts:
         """Seconds of the pages of a new tensor of `size` bytes; of each size in an array."""
         return self.fresh * size * (size >= LARGE)
 
-    def moving(self, read: Amounts, weights: Amounts, written: Amounts) -> Amounts:
+    def moving(self, read: Amounts, weights: Amounts, written: Amounts, pass_: Pass = "forward") -> Amounts:
         """Seconds of a kernel beside its operations and overhead, by the bytes of its tensors.
 
+        weights: of Ker, or of dKer, which the backward-filter pass writes.
         A library makes three tensors in a call: the result, and copies in its own order of what it reads and
         writes. On average over the passes they are 1.5 times as large as In and Out together.
         """
         streamed = (read + written) / self.stream if self.stream else 0.0 * read
-        streamed = streamed + weights / self.weights if self.weights else streamed
+        rate = self.gradients if pass_ == "backward-filter" and self.gradients else self.weights
+        streamed = streamed + weights / rate if rate else streamed
         return streamed + 1.5 * (self.new(read) + self.new(written))
 
     def rate_of(self, channels: int, dtype: str = "") -> float:

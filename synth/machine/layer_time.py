@@ -83,7 +83,9 @@ def collective(machine: Machine, op: Op, size: float, group: Group) -> Cost:
     return best(machine, op, size, group)
 
 
-def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool) -> float:
+def compute_seconds(
+    machine: Machine, nest: Nest, work: PerAxis, weighted: bool, pass_: Pass = "forward"
+) -> float:
     """Compute seconds of the most loaded rank in one pass: 2 operations per multiply-add; see `Compute`.
 
     A layer without weights (pooling) is bound by memory: it reads its input and writes its output once.
@@ -93,7 +95,7 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
         rate = compute.rate_of(min(work.c, work.k), nest.dtype)
         read, written = (work.size / each * nest.word_bytes for each in (work.k, work.c))
         weights = float(work.g * work.c * work.k * nest.taps * nest.word_bytes)
-        moving = compute.moving(read * nest.strides, weights, written)
+        moving = compute.moving(read * nest.strides, weights, written, pass_)
         return compute.overhead + 2 * work.size * nest.taps / rate + moving
     bandwidth = machine.compute.bandwidth or machine.compute.rate
     touched = work.size * (nest.strides + 1) * nest.word_bytes
@@ -130,6 +132,7 @@ class LayerTimer:
         self.reused_by = {p: frozenset(t for t, (_, last) in lives.items() if last == p) for p in PASSES}
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
         self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
+        self._computing: dict[Pass, float] = {}
 
     @cached_property
     def groups(self) -> dict[Tensor, Group]:
@@ -141,16 +144,21 @@ class LayerTimer:
         """Tensor -> bytes of the largest slice."""
         return {t: self.footprints.slice(t) * self.nest.word_bytes for t in TENSORS}
 
-    @cached_property
-    def compute(self) -> float:
-        """Compute seconds of the most loaded rank in one pass.
+    def computing(self, pass_: Pass) -> float:
+        """Compute seconds of the most loaded rank in a pass."""
+        if pass_ not in self._computing:
+            self._computing[pass_] = self._compute(pass_)
+        return self._computing[pass_]
+
+    def _compute(self, pass_: Pass) -> float:
+        """The same, computed.
 
         Along a turned axis the kernel computes all output rows that the block touches: it multiplies zeros
         in place of the rows of its neighbours.
         """
         rows = {axis: self.footprints.rows(axis, PassPlan()) for axis in self.nest.turned}
         work, busy = self.work._replace(**rows), float(self.grid.size)
-        seconds = compute_seconds(self.machine, self.nest, work, self.weighted)
+        seconds = compute_seconds(self.machine, self.nest, work, self.weighted, pass_)
         return seconds * self.machine.crowded(busy)
 
     def halo_seconds(self, tensors: tuple[Tensor, ...]) -> float:
@@ -273,7 +281,8 @@ class LayerTimer:
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if isinstance(node, Reduce) and self.sequence[1:-1] == (choice.pass_,):
                 last = seconds / pieces
-        hidden = self._hidden(choice, streamed) + self.machine.overlap * min(self.compute, last)
+        computing = self.computing(choice.pass_)
+        hidden = self._hidden(choice, streamed) + self.machine.overlap * min(computing, last)
         calls = (choice.panels - 1) * (self.machine.compute.overhead + self._again(choice.stationary))
         return alone + streamed - hidden + calls, alone + streamed
 
@@ -283,13 +292,13 @@ class LayerTimer:
         If only one tensor is streamed and it is rotated, whole shards are sent. Then a rank owns a part of
         the first panel and waits only for the parts of other ranks.
         """
-        panels = choice.panels
+        panels, computing = choice.panels, self.computing(choice.pass_)
         alone = tuple(node.tensor for node in choice.moves if node.scope == "panel")
         if len(alone) == 1 and alone == choice.rotation:
             parts = dict(self.footprints.distribution.shard_cuts[alone[0]])[along(choice.stationary)]
             later = streamed * (parts - parts // panels) / (parts - 1)
-            return self.machine.overlap * min(self.compute * (panels - 1) / panels, later)
-        return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
+            return self.machine.overlap * min(computing * (panels - 1) / panels, later)
+        return self.machine.overlap * min(computing, streamed) * (panels - 1) / panels
 
     def _again(self, stationary: Tensor) -> float:
         """Seconds of one more kernel call, which reads or updates the stationary tensor again.
@@ -308,12 +317,14 @@ class LayerTimer:
             cost = self._cost(choice, node)
             parts.append((node.tensor, cost.algorithm, cost.seconds * choice.pieces(node)))
         pass_, stationary, panels, *_ = choice
-        return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
+        return PassTime(pass_, stationary, panels, self.computing(pass_), comm, exposed, tuple(parts))
 
     def least(self, pass_: Pass) -> float:
         """The seconds of a pass with its best choice."""
         choice = self._candidate(pass_, "Out", 1)
-        return self.passed(pass_).total if choice.moves else self.compute + self.halo_seconds(choice.rows)
+        if choice.moves:
+            return self.passed(pass_).total
+        return self.computing(pass_) + self.halo_seconds(choice.rows)
 
     def passes(self, training: bool) -> list[PassTime]:
         """The times of the forward pass, or of all passes of a training step."""

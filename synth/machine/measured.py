@@ -8,8 +8,9 @@ rank to every other: with p ranks and a buffer of n bytes a collective takes
 with another β for pieces that the runtime sends in one all-to-all.
 
 The local kernel takes `overhead + operations / rate + bytes of In and Out / stream + bytes of Ker / weights`,
-at other rates where channels are few. Fits make the relative errors of the measured times small
-(`machine.fit`). The file has the relative error of each number, and of times that a fit has not seen.
+at other rates where channels are few. A kernel that writes dKer takes `bytes of dKer / gradients` instead.
+Fits make the relative errors of the measured times small (`machine.fit`). The file has the relative error of
+each number, and of times that a fit has not seen.
 """
 
 from __future__ import annotations
@@ -54,13 +55,18 @@ def _beside(seconds: float, known: float) -> float:
 def _kernel_points(
     kernels: Sequence[dict[str, Any]], narrow: Sequence[int], call: float
 ) -> list[tuple[float, ...]]:
-    """(operations by range of channels, many first, bytes of In and Out, of Ker; seconds) of every kernel."""
+    """Points of all kernels.
+
+    (operations by range of channels, many first, bytes of In and Out, of Ker, of dKer; seconds)
+    """
     points = list[tuple[float, ...]]()
     for each in kernels:
         column = next((at for at, below in enumerate(narrow, 1) if each["channels"] < below), 0)
         flops = [0.0] * (len(narrow) + 1)
         flops[column] = each["flops"]
-        points.append((*flops, each["bytes"], each["weights"], _beside(each["seconds"], call)))
+        writes = each.get("pass") == "backward-filter"
+        ker, dker = (0.0, each["weights"]) if writes else (each["weights"], 0.0)
+        points.append((*flops, each["bytes"], ker, dker, _beside(each["seconds"], call)))
     return points
 
 
@@ -70,14 +76,14 @@ def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], l
     narrow = [n for low, n in zip((0, *NARROW), NARROW, strict=False) if _any(kernels, low, n)]
     points = _kernel_points(kernels, narrow, found["call"])
     fit = fitted_by_ratio(points)
-    wide, *few, byte, weight = fit.factors
-    of_wide, *_, of_byte, of_weight = fit.errors
+    wide, *few, byte, weight, gradient = fit.factors
+    of_wide, *_, of_byte, of_weight, of_gradient = fit.errors
     wide = wide or min(each["seconds"] / each["flops"] for each in kernels)
     numbers = {"rate": 1 / wide, "bandwidth": found["bandwidth"], "gamma": found["gamma"]}
     numbers |= {"overhead": found["call"], "fresh": found["fresh"]}
     numbers |= {"tap": found["tap"], "crowd": min(max(1.0, found["crowd"]), found["ranks"])}
-    numbers |= {name: found[name] for name in ("dispatch", "shared") if name in found}
-    moved = {"stream": (byte, of_byte), "weights": (weight, of_weight)}
+    numbers |= {name: found[name] for name in ("dispatch", "shared", "exchange") if name in found}
+    moved = {"stream": (byte, of_byte), "weights": (weight, of_weight), "gradients": (gradient, of_gradient)}
     numbers |= {name: 1 / each for name, (each, _) in moved.items() if each}
     errors |= {"rate": of_wide, "overhead": errors.pop("call")}
     errors |= {name: error for name, (each, error) in moved.items() if each}

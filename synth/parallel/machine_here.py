@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from synth.runtime.grid.ranks import Ranks
 
 NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "fresh", "overlap"}
-NEEDED |= {"tap", "errors", "others", "crowd", "pieces", "dispatch", "shared"}
-SCHEMA = "synth.measured/4"
+NEEDED |= {"tap", "errors", "others", "crowd", "pieces", "dispatch", "shared", "exchange"}
+SCHEMA = "synth.measured/5"
 QUIET = 0.1  # share of the processors that others may use while a machine is measured
 DAY = 86400
 KEPT, KEPT_BUSY = 30 * DAY, 3600  # seconds that numbers hold, of a quiet and of a busy machine

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Literal
 
 from synth.layer.axes import PerAxis
+from synth.layer.passes import Pass
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
@@ -183,7 +184,7 @@ class _PassTasks:
         self.add, self.machine, self.layer, self.timer = lister._add, lister.machine, layer, timer
         self.lister = lister
         self.program = timer.program(time.pass_, time.stationary, time.panels)
-        self.panels, self.title = time.panels, f"{layer} {time.pass_}"
+        self.pass_, self.panels, self.title = time.pass_, time.panels, f"{layer} {time.pass_}"
 
     def added(self, before: tuple[int, ...], prefetched: bool) -> int:
         """Add all tasks after those of `before`; returns the last one. prefetched: whether Ker was."""
@@ -212,7 +213,7 @@ class _PassTasks:
         return self.timer.travels(node.tensor) and not (self.prefetched and node.tensor == "Ker")
 
     def _loop(self, loop: Loop, before: tuple[int, ...], ready: tuple[int, ...]) -> int:
-        work, last = _computed(self.timer, self.panels), 0
+        work, last = _computed(self.timer, self.pass_, self.panels), 0
         gathers = [node for node in loop.gathers if self._moves(node)]
         for panel in range(self.panels):
             brought = [self._collective(node, before, f"panel {panel}") for node in gathers]
@@ -248,13 +249,13 @@ class _PassTasks:
         return self.add(Task(title, "network", (made.seconds,) * 2, needs, made.bytes_at, self.layer))
 
 
-def _computed(timer: LayerTimer, panels: int) -> tuple[float, float]:
+def _computed(timer: LayerTimer, pass_: Pass, panels: int) -> tuple[float, float]:
     """Seconds of one panel for the largest and for the smallest block."""
     nest, grid = timer.nest, timer.grid
     least = PerAxis(*(max(1, n // p) for n, p in zip(nest.extents, grid, strict=True)))
     overhead = timer.machine.compute.overhead
     seconds = (
-        compute_seconds(timer.machine, nest, w, timer.weighted) - overhead for w in (timer.work, least)
+        compute_seconds(timer.machine, nest, w, timer.weighted, pass_) - overhead for w in (timer.work, least)
     )
     most, few = (each / panels + overhead for each in seconds)
     return most, few

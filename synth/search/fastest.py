@@ -118,7 +118,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     nest, words, parts = request.nest, request.nest.words, grid.size
     alpha = min(level.alpha + level.staging_alpha for level in machine.levels)
     beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
-    passes, moves = len(request.sequences[0]), request.moves
+    passes, moves = request.sequences[0], request.moves
     slices = {
         "In": grid.x * grid.g * grid.c,
         "Ker": grid.g * grid.c * grid.k,
@@ -131,7 +131,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
             each = alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
             seconds += moves[tensor] * each  # type: ignore[index]
     work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-    return max(passes * compute_seconds(machine, nest, work, True), seconds)
+    return max(sum(compute_seconds(machine, nest, work, True, pass_) for pass_ in passes), seconds)
 
 
 def _fastest_passes(

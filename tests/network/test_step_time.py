@@ -118,9 +118,9 @@ def test_ranks_that_share_cores_compute_faster_while_others_are_idle() -> None:
     alone = 64 * OPERATIONS[1] / RATE
     expected = [alone / 4, alone / 2 / 4, alone / 4 / 2, alone / 8]
     assert times.computing_forward == pytest.approx(expected)
-    assert LayerTimer(
-        machine, Footprints(Distribution(kind.nest, PerAxis(b=2))), placed[1].order
-    ).compute == (pytest.approx(expected[1]))
+    assert LayerTimer(machine, Footprints(Distribution(kind.nest, PerAxis(b=2))), placed[1].order).computing(
+        "forward"
+    ) == (pytest.approx(expected[1]))
 
 
 def test_a_bucket_starts_when_its_last_gradient_is_there() -> None:

@@ -40,7 +40,8 @@ class LayerTimes(NamedTuple):
     computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
     gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
     the all-reduces of buckets, if every rank holds whole slices of Ker. fills: its bytes as a part of a full
-    bucket. update, update_whole: of the weights.
+    bucket. update, update_whole: of the weights;
+    shards also take the calls that move them.
     norm, group_norm, layer_norm: one exchange of the statistics of a normalization of the output: of a batch
     normalization, of a group or instance normalization, of a layer normalization over its channels. touch:
     one access of the output. fresh: the pages of a new tensor of its size.
@@ -99,7 +100,7 @@ class _Timer:
         self.slices = {tensor: self._slice(tensor) * self.nest.word_bytes for tensor in TENSORS}
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
-        self.computing: Seconds = self._computing() * self.crowded
+        self._computed: dict[Pass, Seconds] = {}
         self.halo = self._halo()
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
 
@@ -128,8 +129,13 @@ class _Timer:
         words: Seconds = self._block("b", "g", "c") * rows
         return words
 
-    def _computing(self) -> Seconds:
-        """Seconds of one pass of the most loaded rank; see `compute_seconds`."""
+    def _computing(self, pass_: Pass) -> Seconds:
+        """Seconds of a pass of the most loaded rank; see `compute_seconds`."""
+        if pass_ not in self._computed:
+            self._computed[pass_] = self._kernel(pass_) * self.crowded
+        return self._computed[pass_]
+
+    def _kernel(self, pass_: Pass) -> Seconds:
         compute, work = self.machine.compute, self.work.astype(np.float64).prod(axis=1)
         if not self.kind.weighted:
             touched = work * (self.nest.strides + 1) * self.nest.word_bytes
@@ -141,7 +147,7 @@ class _Timer:
         rate = rates[index.reshape(-1)]
         read, written = (work / self._block(axis) * self.nest.word_bytes for axis in ("k", "c"))
         weights: Seconds = self._block("g", "c", "k") * (self.nest.taps * self.nest.word_bytes)
-        moving = compute.moving(read * self.nest.strides, weights, written)
+        moving = compute.moving(read * self.nest.strides, weights, written, pass_)
         found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate + moving
         return found
 
@@ -198,11 +204,13 @@ class _Timer:
                 most = np.maximum(1, most // THINNEST)
             for panels in PANELS:
                 best = np.minimum(
-                    best, np.where(panels <= most, self._panelled(moves, stationary, panels), np.inf)
+                    best, np.where(panels <= most, self._panelled(moves, pass_, stationary, panels), np.inf)
                 )
         return best + (self.halo if halos else 0.0)
 
-    def _panelled(self, moves: Sequence[tuple[Tensor, Op]], stationary: Tensor, panels: int) -> Seconds:
+    def _panelled(
+        self, moves: Sequence[tuple[Tensor, Op]], pass_: Pass, stationary: Tensor, panels: int
+    ) -> Seconds:
         """Seconds of moves that computing does not hide, if two tensors are streamed in some panels."""
         alone, streamed = np.zeros(len(self.grids)), np.zeros(len(self.grids))
         for tensor, op in moves:
@@ -210,7 +218,7 @@ class _Timer:
                 alone = alone + self._collective(tensor, op)
             else:
                 streamed = streamed + self._collective(tensor, op, panels)
-        hidden = self.machine.overlap * np.minimum(self.computing, streamed) * (panels - 1) / panels
+        hidden = self.machine.overlap * np.minimum(self._computing(pass_), streamed) * (panels - 1) / panels
         return alone + streamed - hidden + (panels - 1) * self.machine.compute.overhead
 
     # -- all parts ------------------------------------------------------------------------------------
@@ -220,7 +228,7 @@ class _Timer:
         lives = {t: ends for t, ends in reuse_intervals(passes).items() if t in saves}
         zero = np.zeros(len(self.grids))
         pass_seconds = [
-            self.computing
+            self._computing(each)
             + self._exposed(each, frozenset(t for t, (_, last) in lives.items() if last == each))
             for each in passes
         ]
@@ -229,13 +237,16 @@ class _Timer:
         gathered = self._collective("Ker", "all_gather") if moves and "Ker" in reads(passes[0]) else zero
         trained = "backward-filter" in passes
         update, update_whole = self._updates() if trained else (zero, zero)
-        call = self.machine.compute.dispatch * self.crowded
+        compute = self.machine.compute
+        call, exchange = (each * self.crowded for each in (compute.dispatch, compute.exchange))
+        exchanges = (self.halo > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
+        call = call + np.where(exchanges, exchange, 0.0)
         first, back = self._pooling() + call, call * (len(passes) > 1)
         return LayerTimes(
             forward=pass_seconds[0] + first,
             backward=sum(pass_seconds[1:], back) + max(0, gathers - 1) * gathered,
-            computing_forward=self.computing + first,
-            computing_backward=self.computing * (len(passes) - 1) + back,
+            computing_forward=self._computing(passes[0]) + first,
+            computing_backward=sum((self._computing(each) for each in passes[1:]), zero) + back,
             gathered=gathered,
             reduced=self._collective("Ker", "reduce_scatter") if trained else zero,
             averaged=self._averaged() if trained else zero,
@@ -253,10 +264,15 @@ class _Timer:
         return self.followed is None or getattr(self.followed, norms) > 0
 
     def _updates(self) -> tuple[Seconds, Seconds]:
-        """Seconds of the update of the shard of Ker, and of its whole slice."""
+        """Seconds of the update of the shard of Ker, and of its whole slice.
+
+        Shards are gathered and summed in calls, which nothing hides.
+        """
         bandwidth = self.machine.compute.bandwidth
         whole = UPDATE * self.slices["Ker"] / bandwidth if bandwidth else np.zeros(len(self.grids))
-        return whole / self.of_tensor["Ker"].sizes, whole
+        shared = self.of_tensor["Ker"].sizes
+        calls = 2 * self.machine.compute.exchange * self.crowded
+        return whole / shared + np.where(shared > 1, calls, 0.0), whole
 
     def _averaged(self) -> Seconds:
         """Seconds of a slice of dKer in all-reduces of full buckets."""

@@ -209,9 +209,10 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
 
     def noted(self: DistributedLayer, own: torch.Tensor) -> None:
         prefetch(self, own)
-        assert self.prefetched
-        shard, pending = self.prefetched
-        weights.append((str(shard.dtype), pending.gather is None or str(pending.gather.pieces[0].dtype)))
+        assert bool(self.prefetched) == self.shares_ker
+        if self.prefetched:
+            shard, pending = self.prefetched
+            weights.append((str(shard.dtype), pending.gather is None or str(pending.gather.pieces[0].dtype)))
 
     def counted(name: str) -> Any:
         original = getattr(dist, name)

@@ -126,7 +126,7 @@ def test_words_that_move_are_of_the_lower_precision(plan: str, ranks: RankPool) 
         assert set(one["words"]) == {"torch.float32"}
         assert other["words"] == {"torch.bfloat16": one["words"]["torch.float32"]}
         assert one["received"] == other["received"] > 0
-        assert len(other["weights"]) == 3
+        assert len(other["weights"]) == (0 if plan == "channels" else 3)  # whole slices already
         for shard, gathered in other["weights"]:
             assert shard == "torch.bfloat16"
             assert gathered in (True, "torch.bfloat16")

@@ -1,0 +1,56 @@
+"""The hosts of ranks: which pairs share one, and reach each other through memory."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+
+from synth.runtime.grid.ranks import timeout_of
+
+_pairs: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def host_here() -> tuple[str, str]:
+    """What tells this rank's host from others: its name, and its number in the job.
+
+    Emulated hosts have one name. Launchers number the hosts that they start.
+    """
+    number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
+    return os.uname().nodename, number
+
+
+def is_near_pair(group: Any) -> bool:
+    """Whether a group is one of two ranks that share a host; the same on both.
+
+    group: torch's; None for the default one. Both ranks must ask once: they tell each
+    other in the job's store, and wait at most for the timeout of the group.
+
+    Raises `RuntimeError` if the other rank does not come.
+    """
+    known: Any = dist.group.WORLD if group is None else group
+    if known not in _pairs:
+        _pairs[known] = _asked(known)
+    return _pairs[known]
+
+
+def _asked(group: Any) -> bool:
+    members = dist.get_process_group_ranks(group)
+    if len(members) != 2:
+        return False
+    me = dist.get_rank()
+    (other,) = set(members) - {me}
+    store, name = dist.distributed_c10d._get_default_store(), "synth/host/{}".format
+    here = " ".join(host_here())
+    store.set(name(me), here)
+    try:
+        store.wait([name(other)], datetime.timedelta(seconds=timeout_of(group)))
+    except dist.DistStoreError as error:
+        raise RuntimeError(
+            f"rank {other} did not come to say on which host it is; both ranks of a"
+            " group must communicate in it"
+        ) from error
+    return bool(store.get(name(other)).decode() == here)
