@@ -2,7 +2,8 @@
 
 Behind a kernel of a millisecond, 512 KiB in both directions between two ranks of one
 host take 2.1 ms as two messages over gloo, and 0.8 ms as one all-to-all. Between hosts
-gloo's all-to-all moves words in one direction at a time.
+gloo's all-to-all moves words in one direction at a time. Where ranks outnumber cores,
+its threads wait for a core.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
     queues behind the words that leave on the same connection, which would then carry
     words in one direction at a time.
 
-    Two ranks of one host swap one piece for one in an all-to-all.
+    Two ranks of one host with a core each swap one piece for one in an all-to-all.
 
     group: torch's; None for the default one.
     """

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from synth.runtime.grid.launched_job import ranks_here
 from synth.runtime.grid.ranks import timeout_of
 
 _pairs: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -23,8 +24,17 @@ def host_here() -> tuple[str, str]:
     return os.uname().nodename, number
 
 
+def cores_here() -> int:
+    """The processor cores that this rank may use."""
+    able = getattr(os, "sched_getaffinity", None)
+    return len(able(0)) if able else os.cpu_count() or 1
+
+
 def is_near_pair(group: Any) -> bool:
     """Whether a group is one of two ranks that share a host; the same on both.
+
+    No if ranks outnumber the cores of the host: threads of a collective would wait for
+    a core once more than those of a message.
 
     group: torch's; None for the default one. Both ranks must ask once: they tell each
     other in the job's store, and wait at most for the timeout of the group.
@@ -44,7 +54,8 @@ def _asked(group: Any) -> bool:
     me = dist.get_rank()
     (other,) = set(members) - {me}
     store, name = dist.distributed_c10d._get_default_store(), "synth/host/{}".format
-    here = " ".join(host_here())
+    room = cores_here() >= ranks_here(dist.get_world_size() - 1)
+    here = " ".join((*host_here(), "roomy" if room else "crowded"))
     store.set(name(me), here)
     try:
         store.wait([name(other)], datetime.timedelta(seconds=timeout_of(group)))
@@ -53,4 +64,4 @@ def _asked(group: Any) -> bool:
             f"rank {other} did not come to say on which host it is; both ranks of a"
             " group must communicate in it"
         ) from error
-    return bool(store.get(name(other)).decode() == here)
+    return bool(room and store.get(name(other)).decode() == here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from flat_machine import ALPHA, BANDWIDTH, BETA, RATE, flat
 from four_layers import CHAIN, OPERATIONS, WORDS
@@ -216,6 +217,41 @@ def test_ranks_compute_for_exchanges_of_statistics() -> None:
     placed = [PlacedGrid(PerAxis(b=PROCS)), PlacedGrid(PerAxis(k=PROCS))]
     words = 2 * 32 * 4 * BETA
     assert layer_times(kind, request, placed).norm.tolist() == pytest.approx([ALPHA + 7 * words + 1e-3, 0.0])
+
+
+def test_layers_that_exchange_words_take_calls() -> None:
+    """What a machine file calls `exchange`: in each pass, and to gather Ker and to sum dKer."""
+    kind, call = LayerClass.of(parse_network(CHAIN, "four.yaml").planned[1]), 1e-3
+    placed = [PlacedGrid(each) for each in (PerAxis(b=PROCS), PerAxis(k=PROCS), PerAxis(h=2), PerAxis())]
+    found = []
+    for exchange in (0.0, call):
+        machine = replace(flat(), compute=replace(flat().compute, exchange=exchange))
+        found.append(layer_times(kind, NetworkRequest(PROCS, "time", True, machine=machine), placed))
+    more = {name: getattr(found[1], name) - getattr(found[0], name) for name in found[0]._fields}
+    assert more["computing_forward"] == pytest.approx([0.0, call, call, 0.0])
+    assert more["computing_backward"] == pytest.approx([0.0, call, call, 0.0])
+    assert more["update"] == pytest.approx([2 * call, 0.0, 2 * call, 0.0])
+    assert more["update_whole"] == pytest.approx([0.0] * 4)
+
+
+def test_a_kernel_that_writes_dker_has_a_rate_of_its_own() -> None:
+    """In times of one layer, and of many grids; without the rate, that of Ker holds."""
+    kind = LayerClass.of(parse_network(CHAIN, "four.yaml").planned[1])
+    placed, seconds = [PlacedGrid(PerAxis(b=PROCS)), PlacedGrid(PerAxis(k=2, c=2))], {}
+    for gradients in (None, 1e6):
+        compute = replace(flat().compute, weights=4e6, gradients=gradients)
+        machine = replace(flat(), compute=compute)
+        request = NetworkRequest(PROCS, "time", True, machine=machine)
+        found = layer_times(kind, request, placed)
+        timer = LayerTimer(machine, Footprints(Distribution(kind.nest, placed[1].grid)), placed[1].order)
+        assert timer.computing("forward") == pytest.approx(found.computing_forward[1])
+        both = timer.computing("backward-data") + timer.computing("backward-filter")
+        assert both == pytest.approx(found.computing_backward[1])
+        seconds[gradients] = found
+    assert seconds[1e6].computing_forward == pytest.approx(seconds[None].computing_forward)
+    words = kind.nest.words["Ker"] * np.array([1, 1 / 4])
+    more = seconds[1e6].computing_backward - seconds[None].computing_backward
+    assert more == pytest.approx(4 * words * (1 / 1e6 - 1 / 4e6))
 
 
 def test_every_step_of_a_network_is_dispatched_once_per_pass() -> None:

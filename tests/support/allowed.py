@@ -39,7 +39,7 @@ MODULES = {
 RUNTIME = "synth.runtime."  # and its modules, unless the program stands alone
 FROM_OS = {  # no starting of programs, no walk through the file system
     *("environ", "getpid", "getppid", "kill", "_exit", "pipe", "set_blocking", "read", "write", "path"),
-    *("makedirs", "replace", "unlink", "open", "fdopen", "link", "O_WRONLY", "uname"),
+    *("makedirs", "replace", "unlink", "open", "fdopen", "link", "O_WRONLY", "uname", "cpu_count"),
 }
 FROM_SYS = {"argv", "excepthook", "exit", "modules", "stderr", "stdout"}
 NO_CALLS = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 
-from synth.runtime.program.rounds import Job, median, settled, timed_in_rounds
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.program.rounds import TURNS, Job, Nodes, median, settled, timed_in_rounds
 
 
 def test_the_error_of_a_median_is_how_medians_scatter() -> None:
@@ -85,3 +87,41 @@ def test_rounds_go_on_until_medians_hold_still(noise: float, budget: float, roun
     assert clock.rounds == rounds
     assert found["b"].seconds == statistics.median(times["b"][2 : 2 + rounds])  # two runs warm up
     assert found["a"].seconds == pytest.approx(statistics.median(times["a"][2 : 2 + rounds]))
+
+
+class TwoNodes(Clock):
+    """Two nodes: jobs in turn take twice as long on the other one. `order` is that in which they ran."""
+
+    def __init__(self, times: dict[str, list[float]]) -> None:
+        super().__init__(times)
+        self.order: list[str] = []
+
+    def in_turn(self, runs: Sequence[Callable[[], object]]) -> list[float]:
+        found = []
+        for run in runs:
+            _, seconds = self.timed(run, 1)
+            self.order.append(self.name)
+            found.append(seconds)
+        return found
+
+    def means(self, seconds: list[float]) -> list[float]:
+        return [2 * each for each in seconds]
+
+
+def test_jobs_in_turn_run_one_behind_the_other() -> None:
+    times = {"a": [9.0, 1.0, 3.0, 2.0], "b": [5.0], "c": [9.0, 7.0, 7.0, 8.0]}
+    clock = TwoNodes(times)
+    jobs = {name: Job(clock.job(name), in_turn=name != "b") for name in times}
+    found = timed_in_rounds(jobs, clock, 3, 0.0)
+    assert clock.order == ["a", "c"] * 4  # the first turn warms up
+    assert {name: each.seconds for name, each in found.items()} == {"a": 4.0, "b": 5.0, "c": 14.0}
+    assert list(found) == list(jobs)
+
+
+def test_nodes_tell_means_of_their_ranks() -> None:
+    """One process is all ranks: its own numbers are the means."""
+    runs = list[str]()
+    nodes = Nodes(Ranks((0,), 0), 1, torch.device("cpu"), lambda: runs.append("begin"))
+    found = nodes.in_turn([lambda: runs.append("one"), lambda: runs.append("other")])
+    assert runs == ["begin", *["one", "other"] * TURNS]
+    assert all(0 <= each < 1 for each in found)
