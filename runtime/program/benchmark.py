@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import launched, ranks_here
-from synth.runtime.program.machine_jobs import LAYERS, summary, timings
+from synth.runtime.program.machine_jobs import LAYERS, measured_groups, summary, timings
 from synth.runtime.program.report import write_part
 from synth.runtime.program.rounds import Nodes, timed_in_rounds
 from synth.runtime.program.world import refuse, start, stop, wait_for_all
@@ -55,11 +55,9 @@ def measured(
         refuse(rank, "a network is measured between ranks; start at least 2")
     if size % local:
         refuse(rank, f"{size} ranks on nodes of {local}: start as many on each")
-    grid = {"node": size // local, "rank": local}
+    grid, lines = measured_groups(local, size // local)
     world = start("calibrate", grid, size, timeout)
     assert world.at is not None
-    levels: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
-    lines = {name: axes for name, axes in levels.items() if grid[axes[0]] > 1}
     context, device = world.context, world.device
     groups = context.make_groups(world.at, grid, lines, timeout)
     if rank == 0:

@@ -20,7 +20,7 @@ from synth.runtime.grid.process_grid import coordinates
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.program.benchmark import facts
-from synth.runtime.program.machine_jobs import FEW, summary, timings
+from synth.runtime.program.machine_jobs import FEW, measured_groups, summary, timings
 from synth.runtime.program.rounds import Nodes, timed_in_rounds
 
 SERIES = 0.02  # seconds of kernels in a row
@@ -35,10 +35,8 @@ def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str,
     """
     began = time.perf_counter(), time.process_time(), busy_seconds()
     local = ranks_of_nodes(ranks)
-    grid = {"node": ranks.size // local, "rank": local}
+    grid, used = measured_groups(local, ranks.size // local)
     context = Context(process_groups=ProcessGroups(ranks, reused=True))
-    lines: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
-    used = {name: axes for name, axes in lines.items() if grid[axes[0]] > 1}
     groups = context.make_groups(coordinates(ranks.me, grid), grid, used)
     made = timings(groups, FEW, device, dtype, context, SERIES)
     nodes = Nodes(ranks, local, device, lambda: dist.barrier(group=ranks.group))

@@ -25,6 +25,8 @@ from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.rounds import Job, Timed
 
 Kernel = tuple[int, int, int, int, tuple[int, ...]]
+PAIRS = "pairs of a node"
+SIZES_OF_PAIRS = 2**12, 2**18, 2**20
 SIZES = 2**12, 2**16, 2**18, 2**19, 2**20, 2**22  # bytes of a whole buffer
 LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (4, 64, 64, 3, (56, 56)),
@@ -70,14 +72,14 @@ def timings(
 ) -> Timings:
     """All that is timed.
 
-    groups: level -> the ranks whose collectives are timed. series: seconds of kernels
-    in a row; see `Job`.
+    groups: name -> the ranks whose collectives are timed, as `measured_groups` says.
+    series: seconds of kernels in a row; see `Job`.
     """
     any_group = next(iter(groups.values()))
     apart = ALONE if backend_of(any_group.handle, device.type) == "gloo" else 0
     made = Timings({}, {}, apart)
-    for level, group in groups.items():
-        _collectives(made, level, group, device, series)
+    for name, group in groups.items():
+        _collectives(made, name, group, device, series)
     made.jobs["before"] = Job(_kernel(BEFORE, device), series)
     for layer in layers:
         _kernels(made, layer, {"device": device, "dtype": dtype}, context, series)
@@ -145,6 +147,19 @@ def _ratio(one: Timed, other: Timed) -> Timed:
     return Timed(one.seconds / other.seconds, error)
 
 
+def measured_groups(local: int, nodes: int) -> tuple[dict[str, int], dict[str, Any]]:
+    """A grid of all ranks, and the axes of the groups whose collectives are timed.
+
+    The ranks of a node, their pairs (which tell a latency of any group from one per
+    message), and ranks of one place on all nodes.
+    """
+    pairs = local // 2 if local > 2 and local % 2 == 0 else 1
+    grid = {"node": nodes, "pair": pairs, "rank": local // pairs}
+    axes = {"node": ("pair", "rank"), PAIRS: ("rank",), "system": ("node",)}
+    used = {"node": local > 1, PAIRS: pairs > 1, "system": nodes > 1}
+    return grid, {name: each for name, each in axes.items() if used[name]}
+
+
 def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
     """A panel of one dimension, and the parts of it with `words` each."""
     parts: list[Box] = [((i * words, (i + 1) * words),) for i in range(members)]
@@ -152,7 +167,7 @@ def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
 
 
 def _collectives(
-    made: Timings, level: str, group: Group, device: torch.device, series: float
+    made: Timings, line: str, group: Group, device: torch.device, series: float
 ) -> None:
     """All-gather and reduce-scatter behind a kernel, in all groups of a level at once.
 
@@ -160,7 +175,8 @@ def _collectives(
     for a core where ranks outnumber cores.
     """
     members, kernel = len(group.peers), _kernel(BEFORE, device)
-    for size in SIZES:
+    level = "node" if line == PAIRS else line
+    for size in SIZES_OF_PAIRS if line == PAIRS else SIZES:
         words = max(1, size // 4 // members)
         panel, parts = evenly(words, members)
         own = torch.ones(words, device=device)
@@ -174,7 +190,7 @@ def _collectives(
             ),
         }
         for op, run in jobs.items():
-            name, moved = f"{level} {op} {size}", 4 * words * members
+            name, moved = f"{line} {op} {size}", 4 * words * members
             facts = {"level": level, "members": members, "op": op, "bytes": moved}
             made.jobs[name], made.known[name] = _after(kernel, run, series), facts
 

@@ -29,7 +29,7 @@ class Level:
     ranks: int | None  # ranks in one unit of this level; None for any number (outermost level only)
     alpha: float  # per message
     beta: float  # per byte of long messages
-    base: float = 0.0  # once per collective
+    base: float = 0.0  # once per collective, or exchange of messages
     small: tuple[tuple[int, float], ...] = ()  # (bytes, β of messages shorter than that), ascending
     pieces: tuple[tuple[int, float], ...] = ()  # the same of the pieces of all-gathers and reduce-scatters
     links: int | None = None  # links out of one unit of the level below; None: one per rank
@@ -50,6 +50,10 @@ class Level:
         """Seconds of one message of `size` bytes if `flows` messages share the links of a unit."""
         beta = self.per_byte(size) * self.shared(flows) + self.staging_beta
         return self.alpha + self.staging_alpha + size * beta
+
+    def exchange(self, size: float, flows: float = 1.0, messages: float = 1.0) -> float:
+        """Seconds in which a rank receives `size` bytes from others in some messages."""
+        return self.base + self.message(size, flows) + (messages - 1) * self.message(0.0)
 
     def piece(self, size: float, flows: float = 1.0) -> float:
         """The same of a piece of an all-gather or a reduce-scatter; short ones may go by other means."""

@@ -179,9 +179,8 @@ class LayerTimer:
         if not group.units():
             return 0.0
         level, _ = group.units()[-1]
-        one = self.machine.levels[level].message(0)
-        whole = self.machine.levels[level].message(words * self.nest.word_bytes, group.shared(level))
-        return whole + one * (2 * len(split) - 1)
+        size, messages = float(words * self.nest.word_bytes), 2 * len(split)
+        return self.machine.levels[level].exchange(size, group.shared(level), messages)
 
     def halo_words(self, tensor: Tensor) -> int:
         """The most words of a tensor that a rank receives from its neighbours in one halo exchange."""

@@ -156,7 +156,7 @@ class ManyGroups:
             at, _ = group.units()[-1]
             level, flows = self.machine.levels[at], group.shared(at)
             some, back = np.unique(sizes[rows], return_inverse=True)
-            priced = np.array([level.message(size, flows) for size in some])[back.reshape(-1)]
+            priced = np.array([level.exchange(size, flows) for size in some])[back.reshape(-1)]
             result[rows] = priced + level.message(0.0) * (neighbours[rows] - 1)
         return result
 

@@ -3,9 +3,10 @@
 The model of collectives is that of `machine.collectives`, algorithm ring, because pieces travel from every
 rank to every other: with p ranks and a buffer of n bytes a collective takes
 
-    t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
+    t = base + (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
-with another β for pieces that the runtime sends in one all-to-all.
+with another β for pieces that the runtime sends in one all-to-all. The base is known where groups of several
+sizes were measured: ranks that outnumber the cores wait for one, in pairs as long as all together.
 
 The local kernel takes `overhead + operations / rate + bytes of In and Out / stream + bytes of Ker / weights`,
 at other rates where channels are few. A kernel that writes dKer takes `bytes of dKer / gradients` instead.
@@ -26,24 +27,28 @@ MOST_ERROR = 9.99  # that a file says
 
 
 def level(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> Fitted:
-    """α and β of one level, from its collectives; where it is larger, also the β of pieces `below` a size."""
+    """α, base and β of one level, from its collectives; where it is larger, too, the β of short `pieces`.
+
+    The base is 0 where all groups have one size.
+    """
     points = _level_points(found, gamma, below)
-    if below and all(map(any, zip(*points, strict=True))):
+    if below and all(map(any, list(zip(*points, strict=True))[2:])):
         line = fitted(points)
-        if line.factors[2] > line.factors[1] > 0:
+        if line.factors[3] > line.factors[2] > 0:
             return line
     return fitted(_level_points(found, gamma))
 
 
 def _level_points(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> list[tuple[float, ...]]:
-    """(messages, bytes, with `below` bytes of shorter pieces; seconds) of every collective."""
+    """(messages, 1 for the base, bytes, with `below` those of short pieces; seconds) of every collective."""
     points = list[tuple[float, ...]]()
+    once = float(len({each["members"] for each in found}) > 1)
     for each in found:
         others, share = each["members"] - 1, each["bytes"] / each["members"]
         summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
         moved = others * share
         sizes = (moved,) if not below else (0.0, moved) if share < below else (moved, 0.0)
-        points.append((others, *sizes, _beside(each["seconds"], summing)))
+        points.append((others, once, *sizes, _beside(each["seconds"], summing)))
     return points
 
 
@@ -123,15 +128,17 @@ def machine_text(found: dict[str, Any], name: str) -> str:
         measured = [entry for entry in found["collectives"] if entry["level"] == each]
         if measured:
             line = level(measured, found["gamma"], found["pieces"])
-            alpha, beta, *short = line.factors
-            names = ("alpha", "beta", "pieces")
-            errors |= {f"{what} of {each}": error for what, error in zip(names, line.errors, strict=False)}
-            sizes = [str(entry["bytes"]) for entry in measured]
+            alpha, base, beta, *short = line.factors
+            names = ("alpha", "base", "beta", "pieces")
+            known = zip(names, line.errors, line.factors, strict=False)
+            errors |= {f"{what} of {each}": error for what, error, factor in known if factor}
+            sizes = [f"{entry['members']} {entry['bytes']}" for entry in measured]
             points = _level_points(measured, found["gamma"], found["pieces"] if short else 0)
             short = (short or [beta]) if found["pieces"] else []
             errors[f"collectives of {each}"] = unseen(points, sizes)
             said.append(f"collectives of level {each} {line.error:.0%}")
             numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"
+            numbers += f", base: {base:.4g}" if base else ""
             numbers += "".join(f", pieces: [[{found['pieces']}, {more:.4g}]]" for more in short)
             lines.append(f"  - {{name: {each}, ranks: {ranks}, {numbers}, kind: measured}}")
     shown = (f"{key}: {min(value, MOST_ERROR):.3f}" for key, value in errors.items() if not math.isnan(value))

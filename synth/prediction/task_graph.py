@@ -161,7 +161,7 @@ class _Lister:
         if not size or not group.units():
             return 0.0
         level, _ = group.units()[-1]
-        return self.machine.levels[level].message(float(size), group.shared(level))
+        return self.machine.levels[level].exchange(float(size), group.shared(level))
 
     def _layer(self, name: str, timer: LayerTimer, number: int) -> None:
         """The tasks of one pass of a layer: a walk over its schedule tree."""

@@ -135,6 +135,35 @@ def test_the_machine_predicts_what_was_measured() -> None:
     assert [errors[name] for name in ("bandwidth", "gamma", "overlap")] == [0.02, 0.03, 0.2]
 
 
+def test_pairs_tell_the_latency_of_any_group_from_that_of_messages() -> None:
+    """A base, where groups of two sizes were measured; exchanges of messages have it, too."""
+    base, alpha, beta = 2e-3, 3e-4, 7e-10
+    entries = [
+        {
+            "level": "node",
+            "members": members,
+            "op": "all_gather",
+            "bytes": size,
+            "seconds": base + (members - 1) * (alpha + size / members * beta),
+        }
+        for members, sizes in ((4, (2**12, 2**16, 2**22)), (2, (2**12, 2**20)))
+        for size in sizes
+    ]
+    kernel = {"layer": 64, "flops": 1e8, "bytes": 0, "weights": 0, "channels": 64, "seconds": 1e-2}
+    found = {**FOUND, "ranks": 4, "collectives": entries, "kernels": [kernel] * 4}
+    machine = parse_machine(machine_text(found, "m"), "m.yaml")
+    for entry in entries:
+        group = Group((entry["members"],))
+        seconds = cost(machine, "all_gather", entry["bytes"], group, "ring").seconds
+        assert seconds == pytest.approx(entry["seconds"], rel=1e-2)
+    groups = ManyGroups(machine, np.array([PerAxis(k=2)]), [ORDERS[0]])
+    halo = groups.messages(np.array([1e6]), groups.of(("k",)), np.array([2]))
+    assert halo == pytest.approx([base + 2 * alpha + 1e6 * beta], rel=1e-2)
+    alone = [each for each in entries if each["members"] == 4]
+    assert level(alone, 0.0).factors[1] == 0
+    assert level(alone, 0.0).factors[0] == pytest.approx(alpha + base / 3, rel=1e-2)
+
+
 @pytest.mark.parametrize("more", [1.5, 0.8])
 def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -> None:
     alpha, beta, below, entries = 1e-4, 1e-8, 2**18, []
@@ -143,10 +172,10 @@ def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -
         seconds = 3 * (alpha + share * beta * (more if share < below else 1))
         entries.append({"level": "node", "members": 4, "op": "all_gather", "bytes": size, "seconds": seconds})
     line = level(entries, 0.0, below)
-    assert len(line.factors) == (3 if more > 1 else 2)
+    assert len(line.factors) == (4 if more > 1 else 3)
     if more < 1:
         return
-    assert line.factors == pytest.approx((alpha, beta, more * beta), rel=1e-3)
+    assert line.factors == pytest.approx((alpha, 0, beta, more * beta), rel=1e-3)
     kernel = {"layer": 64, "flops": 1e9, "bytes": 1e6, "weights": 1e5, "channels": 64, "seconds": 0.1}
     found = {**FOUND, "ranks": 4, "pieces": below, "collectives": entries, "kernels": [kernel] * 4}
     machine = parse_machine(machine_text(found, "m"), "m.yaml")

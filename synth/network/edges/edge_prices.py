@@ -156,5 +156,5 @@ class EdgePrices:
         index, _ = group.units()[-1]
         level, flows = machine.levels[index], group.shared(index)
         per_byte = level.message(1.0, flows) - level.message(0.0, flows)
-        seconds = level.message(0.0) * (1 + back) + words * word_bytes * per_byte
+        seconds = level.exchange(0.0) * (1 + back) + words * word_bytes * per_byte
         return np.where(words > 0, seconds, 0.0)

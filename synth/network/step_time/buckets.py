@@ -20,8 +20,8 @@ LATENCY = 0.05  # of the seconds of a bucket, at most, in one smaller than the l
 def bucket_bytes(machine: Machine | None, procs: int) -> int:
     """The size of buckets on a machine, in bytes: small, but few latencies; DDP's without a machine.
 
-    With p ranks a bucket of n bytes takes 2(p - 1)(α + n/p·β), so latencies are a share LATENCY of it for
-    n = p·α / (LATENCY·β).
+    With p ranks a bucket of n bytes takes base + 2(p - 1)(α + n/p·β), so latencies are a share LATENCY of it
+    for n = p·(α + base / 2(p - 1)) / (LATENCY·β).
     """
     group = None if machine is None else split_over(machine, procs)
     if machine is None or group is None or not group.units():
@@ -31,7 +31,8 @@ def bucket_bytes(machine: Machine | None, procs: int) -> int:
     per_byte = level.message(2.0**20, group.shared(index)) - level.message(0.0, group.shared(index))
     if per_byte <= 0:
         return LARGEST
-    size = procs * level.message(0.0) / (LATENCY * per_byte / 2**20)
+    latency = level.message(0.0) + level.base / (2 * (procs - 1))
+    size = procs * latency / (LATENCY * per_byte / 2**20)
     return int(min(LARGEST, max(SMALLEST, size)))
 
 

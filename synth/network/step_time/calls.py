@@ -138,7 +138,7 @@ def _seconds(network: Network, node: Node, words: int, procs: int, machine: Mach
     if node.divided == "":
         return best(machine, "all_gather", size * procs / (procs - 1), group).seconds
     index, _ = group.units()[-1]
-    return machine.levels[index].message(size, group.shared(index))
+    return machine.levels[index].exchange(size, group.shared(index))
 
 
 def _computes(network: Network, node: Node, procs: int, machine: Machine) -> float:
