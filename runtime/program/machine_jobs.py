@@ -47,7 +47,8 @@ PANEL = 2**20  # words that travel while kernels compute
 MOST_BESIDE = 50  # of these kernels
 POOLED = 1, 8, 24, 24, 24  # by windows of 3 with a stride of 2
 TAPS = 8 * 12**3 * 27
-WORDS, TENSORS = 2**20, 64  # that elementwise kernels read in turn: no cache has all
+WORDS = 2**20  # of a tensor that elementwise kernels read
+TENSORS, MOST_TENSORS = 8, 64  # in turn: of a rank at least, and of a node or more
 LARGE = 2**25 + 2**20  # bytes that glibc gives back when freed, and gets page by page
 
 
@@ -85,7 +86,8 @@ def timings(
         _kernels(made, layer, {"device": device, "dtype": dtype}, context, series)
     made.jobs["call"] = Job(lambda: _tiny(device), series)
     _crowd(made, device, series)
-    _memory(made, device, series)
+    ranks = len(groups["node"].peers) if "node" in groups else 1
+    _memory(made, device, series, max(TENSORS, MOST_TENSORS // ranks))
     _overlap(made, any_group, device, series)
     return made
 
@@ -273,12 +275,13 @@ def _crowd(made: Timings, device: torch.device, series: float) -> None:
     made.jobs["one"] = Job(compute if first else lambda: None, series)
 
 
-def _memory(made: Timings, device: torch.device, series: float) -> None:
+def _memory(made: Timings, device: torch.device, series: float, tensors: int) -> None:
     """Copies, sums, a pooling, and large tensors in new memory and in old.
 
-    Copies and sums read other tensors each time, as the kernels of a network do.
+    Copies and sums read other tensors each time, as the kernels of a network do. No
+    cache of a node has those of all its ranks.
     """
-    ring = [torch.ones(WORDS, device=device) for _ in range(TENSORS)]
+    ring = [torch.ones(WORDS, device=device) for _ in range(tensors)]
     turn = itertools.cycle(zip(ring, ring[1:] + ring[:1], strict=True))
 
     def copy() -> None:
