@@ -37,6 +37,7 @@ MODULES = (
     "grid/liveness",
     "grid/meeting",
     "kernels/autocast",
+    "kernels/matrix_product",
     "kernels/autotune",
     "kernels/context",
     "kernels/winograd",

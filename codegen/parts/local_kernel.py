@@ -15,9 +15,9 @@ KERNELS: dict[Pass, str] = {  # on what a pass reads
     "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS, context)",
 }
 PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] Ker[k,c]
-    "forward": "{one} @ {other}.mT",
-    "backward-data": "{other} @ {one}",
-    "backward-filter": "{other}.mT @ {one}",
+    "forward": "matrix_product({one}, {other}.mT)",
+    "backward-data": "matrix_product({other}, {one})",
+    "backward-filter": "matrix_product({other}.mT, {one})",
 }
 GROUPED: dict[Pass, str] = {  # the same in each group: Out[b,g,k] = In[b,g,c] Ker[g,k,c]
     "forward": 'torch.einsum("bgc,gkc->bgk", {one}, {other})',

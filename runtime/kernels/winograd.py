@@ -20,6 +20,7 @@ import torch
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.kernels.autotune import Frame
+from synth.runtime.kernels.matrix_product import matrix_product, suits_onednn
 
 TILE = 4  # output positions
 POINTS = 6
@@ -105,7 +106,11 @@ def multiplied(
 ) -> torch.Tensor:
     """One matrix product per point; releases both operands."""
     out = buffers.take(one, len(one), one.shape[1], other.shape[2])
-    torch.bmm(one, other, out=out)
+    if suits_onednn(one[0], other[0]):
+        for point, (left, right) in enumerate(zip(one, other, strict=True)):
+            out[point] = matrix_product(left, right)
+    else:
+        torch.bmm(one, other, out=out)
     buffers.release(one, other)
     return out
 

@@ -26,6 +26,7 @@ from synth.runtime.comm.collectives import (
     wait_reduce,
 )
 from synth.runtime.grid.boxes import cut, overlap, shape, volume, within
+from synth.runtime.kernels.matrix_product import matrix_product
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,
@@ -86,7 +87,7 @@ def run(in_own, ker_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
-        out += panels["In"] @ panels["Ker"].mT
+        out += matrix_product(panels["In"], panels["Ker"].mT)
         context.check_finite("Out", step, out)
 
     del panels  # frees memory for what follows

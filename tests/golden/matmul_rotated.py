@@ -21,6 +21,7 @@ import torch
 
 from synth.runtime.comm.collectives import all_gather_rotated, wait_gathers
 from synth.runtime.grid.boxes import cut, overlap, shape, volume
+from synth.runtime.kernels.matrix_product import matrix_product
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,
@@ -80,7 +81,7 @@ def run(in_own, ker_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
-        out += panels["In"] @ panels["Ker"].mT
+        out += matrix_product(panels["In"], panels["Ker"].mT)
         context.check_finite("Out", step, out)
 
     return out

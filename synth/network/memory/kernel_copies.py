@@ -28,6 +28,8 @@ from synth.runtime.grid.dilated_calls import CACHE, POSITIONS, REGISTERS, Dilate
 
 BLOCK, SMALL, THIN = 16, 8, 3  # channels
 MANY_SAMPLES, FEW_POSITIONS = 16, 128  # as in `synth.runtime.kernels.pointwise`, which needs torch
+LEAST_WORK, LEAST_EXTENT = 1 << 22, 32  # of products, as in `synth.runtime.kernels.matrix_product`
+PANEL, SHORT_ROW = 1024, 256  # terms of a panel of such a product; words
 FEW = 20480  # words of one sample, of a volume without its last dimension
 
 
@@ -167,6 +169,25 @@ class KernelCall:
     def _filled(self, channels: int, block: int) -> float:
         """Channels in full blocks, over the channels."""
         return 1.0 if self.nest.extents.g > 1 else math.ceil(channels / block) * block / max(1, channels)
+
+
+def copies_of_product(pass_: Pass, samples: int, in_channels: int, out_channels: int, out: Words) -> Words:
+    """Words of a product of matrices in float32. out: of dOut, on every rank.
+
+    BLAS copies nothing. oneDNN, for large products, copies a panel of the right factor, unless its rows are
+    short and contiguous; and all of dOut for dKer, transposed.
+    """
+    rows, terms, columns = {
+        "forward": (samples, in_channels, out_channels),
+        "backward-data": (samples, out_channels, in_channels),
+        "backward-filter": (out_channels, samples, in_channels),
+    }[pass_]
+    if rows * terms * columns < LEAST_WORK or min(rows, terms) < LEAST_EXTENT:
+        return 0 * out
+    long = pass_ == "forward" or columns > SHORT_ROW
+    along = PANEL if terms > PANEL else min(terms, PANEL // 2)
+    panel = 4 * BLOCK * (BLOCK * math.ceil(along / BLOCK) + 4) if long else 0
+    return panel + (out if pass_ == "backward-filter" else 0 * out)
 
 
 def convolves_in_blocks(call: DilatedCall) -> bool:

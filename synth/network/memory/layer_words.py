@@ -17,7 +17,7 @@ from synth.layer.passes import gathers
 from synth.network.graph import Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.memory.kernel_copies import KernelCall
+from synth.network.memory.kernel_copies import KernelCall, copies_of_product
 from synth.network.memory.timeline import Words
 from synth.runtime.grid.dilated_calls import DilatedCall
 from synth.schedule.memory import Footprints
@@ -269,11 +269,16 @@ class LayerWords:
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
-        A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Products of
-        matrices and poolings copy nothing.
+        A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Poolings
+        copy nothing.
         """
-        if not self.node.weighted or (self.node.kind in ("linear", "matmul") and self.nest.taps == 1):
+        if not self.node.weighted:
             return np.zeros(self.ranks)
+        if self.node.kind in ("linear", "matmul") and self.nest.taps == 1:
+            sizes, out = plan.sizes(self.footprints.work), self._in_kernel("Out", plan)
+            if self.nest.word_bytes != FLOAT:
+                return 0.0 * out
+            return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out)
         call = self._call(plan)
         told = call.in_ if plan.written == "In" else call.ker
         if call.is_reversed:

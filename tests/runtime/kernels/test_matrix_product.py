@@ -1,0 +1,116 @@
+"""Products of matrices by oneDNN: the values of torch, and where they are for BLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from synth.layer.passes import Pass
+from synth.network.memory import kernel_copies
+from synth.runtime.grid.allocation_counter import allocated
+from synth.runtime.kernels import matrix_product as products
+from synth.runtime.kernels.matrix_product import MatrixProduct, matrix_product, suits_onednn
+
+WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+needs_avx512 = pytest.mark.skipif(not WIDE, reason="BLAS multiplies without AVX-512")
+CASES = [(256, 128, 160), (33, 2048, 97), (1024, 64, 64), (40, 300, 512)]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each product of oneDNN."""
+    made, plain = list[int](), products.onednn_linear
+    monkeypatch.setattr(products, "onednn_linear", lambda *of: made.append(0) or plain(*of))
+    return made
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+
+
+@needs_avx512
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_blas_for_any_strides(case: Any, calls: list[int]) -> None:
+    m, n, k = case
+    torch.manual_seed(0)
+    whole = torch.randn(3 * max(case), 3 * max(case))
+    lefts = [whole[:m, :n], whole[:n, 1 : m + 1].mT, whole[:m, : 2 * n : 2]]
+    rights = [whole[2 : n + 2, :k], whole[:k, :n].mT, whole[: 2 * n : 2, :k]]
+    for left in lefts:
+        for right in rights:
+            close(matrix_product(left, right), left @ right)
+            close(matrix_product(left.contiguous(), right.contiguous()), left @ right)
+    assert len(calls) == 18
+
+
+@needs_avx512
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_torch(case: Any, bias: bool, calls: list[int]) -> None:
+    m, n, k = case
+    torch.manual_seed(0)
+    shapes = [(m, n), (k, n), (k,)][: 3 if bias else 2]
+    given = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    ours: Any = MatrixProduct.apply
+    found, expected = ours(*given, *([] if bias else [None])), F.linear(*given)
+    close(found, expected)
+    dout = torch.randn(m, 1).expand(m, k)  # not contiguous
+    pairs = zip(
+        torch.autograd.grad(found, given, dout), torch.autograd.grad(expected, given, dout), strict=True
+    )
+    for one, other in pairs:
+        close(one, other)
+    assert len(calls) == 3
+
+
+@needs_avx512
+def test_what_it_is_not_for() -> None:
+    left, right = torch.randn(256, 128), torch.randn(128, 160)
+    assert suits_onednn(left, right)
+    assert not suits_onednn(left[:120], right)  # less work
+    assert not suits_onednn(left[:16].repeat(1, 64), right.repeat(64, 1))  # few rows
+    assert not suits_onednn(left[:, :16].repeat(16, 1), right[:16])  # few terms
+    assert not suits_onednn(left.double(), right.double())
+    assert not suits_onednn(left[None], right)
+    assert not suits_onednn(left, right.clone().requires_grad_())  # autograd would not see it
+    with torch.no_grad():
+        assert suits_onednn(left, right.clone().requires_grad_())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not suits_onednn(left, right)
+        assert matrix_product(left, right).dtype == torch.bfloat16
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        assert not suits_onednn(left, right)
+    recorded = right.clone().requires_grad_()
+    matrix_product(left, recorded).sum().backward()
+    assert recorded.grad is not None
+
+
+def test_planning_knows_the_same_limits() -> None:
+    """It needs no torch, so it has numbers of its own."""
+    assert kernel_copies.LEAST_WORK == products.LEAST_WORK
+    assert kernel_copies.LEAST_EXTENT == products.LEAST_EXTENT
+
+
+@needs_avx512
+@pytest.mark.parametrize(
+    "sizes", [(256, 512, 128), (1024, 2048, 1024), (64, 4096, 256), (33, 2048, 97), (512, 64, 600)]
+)
+def test_planning_knows_what_it_copies_on_one_thread(sizes: Any) -> None:
+    b, c, k = sizes
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    values, ker, dout = torch.randn(b, c), torch.randn(k, c), torch.randn(b, k)
+    passes: dict[Pass, Any] = {
+        "forward": (lambda: matrix_product(values, ker.mT)),
+        "backward-data": (lambda: matrix_product(dout, ker)),
+        "backward-filter": (lambda: matrix_product(dout.mT, values)),
+    }
+    for pass_, product in passes.items():
+        planned = 4 * kernel_copies.copies_of_product(pass_, b, c, k, np.array([float(b * k)]))[0]
+        copied = allocated(product).peak - 4 * product().numel()
+        assert planned <= copied <= planned + 1024, pass_
+    torch.set_num_threads(threads)
