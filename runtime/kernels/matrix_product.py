@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast
 
@@ -62,7 +61,7 @@ def _has_onednn() -> bool:
 
 
 class MatrixProduct(torch.autograd.Function):
-    """torch's linear layer under autograd."""
+    """torch's linear layer under autograd; its gradients have gradients by BLAS."""
 
     @staticmethod
     def forward(
@@ -72,7 +71,6 @@ class MatrixProduct(torch.autograd.Function):
         return onednn_linear(values, ker, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> Any:
         values, ker = ctx.saved_tensors
         of_in, of_ker, of_bias = ctx.needs_input_grad

@@ -16,9 +16,36 @@ from synth.layer.layer import Layer
 from synth.planning.plan import Plan
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import coordinates
+from synth.runtime.kernels.autotune import Frame
 from synth.runtime.kernels.context import Context
+from synth.runtime.kernels.conv import forward_kernel, gradient_kernel
+from synth.runtime.kernels.matrix_product import matrix_product
 
 OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
+
+
+class OurKernel(Kernel):
+    """The same operation by the runtime's kernels, which choose among those of torch."""
+
+    def forward(self, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Out of a block."""
+        if self.product:
+            return matrix_product(inputs, weight.mT)
+        return forward_kernel(self.conv, inputs, weight, self.frame, Context())
+
+    def gradients(
+        self, dout: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, wanted: str = "In Ker"
+    ) -> tuple[Any, Any]:
+        """(dIn, dKer) of a block."""
+        if self.product:
+            return matrix_product(dout, weight), matrix_product(dout.mT, inputs)
+        given = inputs, weight, dout, self.frame
+        return gradient_kernel(*given, "dIn", Context()), gradient_kernel(*given, "dKer", Context())
+
+    @property
+    def frame(self) -> Frame:
+        """How torch is called."""
+        return Frame([], *map(list, (self.padding, self.stride, self.dilation)))
 
 
 class Block(NamedTuple):
@@ -99,4 +126,6 @@ def local_block(layer: Layer, whole: Whole, plan: Plan) -> Block:
         inputs = F.pad(inputs, around)
     padding = tuple(low if low == high else 0 for low, high in zeros)
     weight = pick(whole["Ker"], (work["k"], work["c"]))
-    return Block(Kernel(layer, padding), inputs, weight, pick(whole["dOut"], (work["b"], work["k"], *rows)))
+    return Block(
+        OurKernel(layer, padding), inputs, weight, pick(whole["dOut"], (work["b"], work["k"], *rows))
+    )

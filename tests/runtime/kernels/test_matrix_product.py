@@ -68,6 +68,19 @@ def test_gradients_are_those_of_torch(case: Any, bias: bool, calls: list[int]) -
 
 
 @needs_avx512
+def test_gradients_have_gradients() -> None:
+    torch.manual_seed(0)
+    values, ker = (torch.randn(n, 128, requires_grad=True) for n in (256, 160))
+    ours: Any = MatrixProduct.apply
+    seconds = []
+    for layer in (lambda: ours(values, ker, None), lambda: F.linear(values, ker)):
+        (din,) = torch.autograd.grad(layer().pow(2).mean(), values, create_graph=True)
+        seconds.append(torch.autograd.grad(din.pow(2).sum(), (values, ker)))
+    for one, other in zip(*seconds, strict=True):
+        close(one, other)
+
+
+@needs_avx512
 def test_what_it_is_not_for() -> None:
     left, right = torch.randn(256, 128), torch.randn(128, 160)
     assert suits_onednn(left, right)
