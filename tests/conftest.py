@@ -41,6 +41,17 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread, as a rank does."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def processes() -> Iterator[Processes]:
     """Starts processes that end with the test, however it ends."""
     made = Processes()

@@ -235,7 +235,12 @@ def main() -> None:
         dist.all_gather_object(found, measure(job, work, whole))
         if dist.get_rank() == 0:
             (args.folder / f"{work}.json").write_text(json.dumps(found))
-    gc.collect()  # a process group that lives on aborts the exit when its threads free a tensor
+    leave()
+
+
+def leave() -> None:
+    """End all process groups: one that lives on aborts the exit if its threads free a tensor."""
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from synth.runtime.grid.launched_job import ranks_here
+from synth.runtime.grid.launched_job import ranks_here, usable_cores
 from synth.runtime.grid.ranks import timeout_of
 
 _pairs: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -22,12 +22,6 @@ def host_here() -> tuple[str, str]:
     """
     number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
     return os.uname().nodename, number
-
-
-def cores_here() -> int:
-    """The processor cores that this rank may use."""
-    able = getattr(os, "sched_getaffinity", None)
-    return len(able(0)) if able else os.cpu_count() or 1
 
 
 def is_near_pair(group: Any) -> bool:
@@ -54,7 +48,7 @@ def _asked(group: Any) -> bool:
     me = dist.get_rank()
     (other,) = set(members) - {me}
     store, name = dist.distributed_c10d._get_default_store(), "synth/host/{}".format
-    room = cores_here() >= ranks_here(dist.get_world_size() - 1)
+    room = usable_cores() >= ranks_here(dist.get_world_size() - 1)
     here = " ".join((*host_here(), "roomy" if room else "crowded"))
     store.set(name(me), here)
     try:

@@ -29,6 +29,12 @@ def ranks_here(local: int) -> int:
     return int(digits) if digits.isdecimal() else local + 1
 
 
+def usable_cores() -> int:
+    """The processor cores that this process may use."""
+    able = getattr(os, "sched_getaffinity", None)
+    return (len(able(0)) if able else os.cpu_count()) or 1
+
+
 def job_name(environment: Mapping[str, str] = os.environ) -> str:
     """What tells a job from others that use the same port, as the launcher says."""
     names = (

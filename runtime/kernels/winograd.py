@@ -20,7 +20,7 @@ import torch
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.kernels.autotune import Frame
-from synth.runtime.kernels.matrix_product import matrix_product, suits_onednn
+from synth.runtime.kernels.matrix_product import onednn_linear, suits_onednn
 
 TILE = 4  # output positions
 POINTS = 6
@@ -108,7 +108,7 @@ def multiplied(
     out = buffers.take(one, len(one), one.shape[1], other.shape[2])
     if suits_onednn(one[0], other[0]):
         for point, (left, right) in enumerate(zip(one, other, strict=True)):
-            out[point] = matrix_product(left, right)
+            out[point] = onednn_linear(left, right.mT, None)
     else:
         torch.bmm(one, other, out=out)
     buffers.release(one, other)

@@ -33,7 +33,7 @@ from synth.runtime.kernels.dilated import (
     convolution_in_one_call,
     gradient_is_convolution,
 )
-from synth.runtime.kernels.matrix_product import MatrixProduct, suits_onednn
+from synth.runtime.kernels.matrix_product import linear
 from synth.runtime.kernels.pointwise import PointwiseConvolution, is_pointwise
 from synth.runtime.layers.layer_program import LayerProgram
 
@@ -133,7 +133,7 @@ class OneCall(NamedTuple):
         if bias is not None:
             bias = bias.to(shard.dtype).flatten()
         if not self.dims:
-            return _linear(shard, weight, bias)
+            return linear(shard, weight, bias)
         groups = 1
         if self.grouped:
             groups, weight = weight.shape[0], weight.flatten(0, 1)
@@ -154,16 +154,6 @@ class OneCall(NamedTuple):
         if not self.grouped:
             return out
         return out.reshape(len(out), groups, -1, *out.shape[2:])
-
-
-def _linear(
-    values: torch.Tensor, ker: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """torch's linear layer, by oneDNN where that is faster."""
-    if suits_onednn(values.detach(), ker.detach().mT):
-        made: Any = MatrixProduct.apply
-        return made(values, ker, bias)  # type: ignore[no-any-return]
-    return torch.nn.functional.linear(values, ker, bias)
 
 
 def one_call(program: LayerProgram, source: Layout, made: Layout) -> OneCall | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from synth.base.errors import UsageError
 from synth.base.units import show_bytes
+from synth.runtime.grid.launched_job import usable_cores
 
 TORCH_BYTES = 150 * 10**6  # that only one rank uses: torch 2 without CUDA, measured
 LOAD_SECONDS = 1.7  # of processor time in which a rank loads torch, measured
@@ -45,12 +45,6 @@ def crawl(ranks: int) -> str:
         " load torch, and wait for each other in every exchange; times say nothing, so take fewer ranks, or"
         " `synth simulate` for values and words"
     )
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    able = getattr(os, "sched_getaffinity", None)
-    return (len(able(0)) if able else os.cpu_count()) or 1
 
 
 def available_bytes() -> int | None:

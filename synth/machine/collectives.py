@@ -96,6 +96,14 @@ def cost(machine: Machine, op: Op, size: float, group: Group, algorithm: str) ->
     return Cost(seconds, algorithm, tuple(sent))
 
 
+def exchange_seconds(machine: Machine, size: float, group: Group, messages: int = 1) -> float:
+    """Seconds in which a rank receives `size` bytes, on the outermost level that its group crosses."""
+    if not size or not group.units():
+        return 0.0
+    level, _ = group.units()[-1]
+    return machine.levels[level].exchange(size, group.shared(level), messages)
+
+
 def _message(level: Level, op: Op, size: float, flows: float) -> float:
     alone = op in ("all_gather", "reduce_scatter")
     return level.piece(size, flows) if alone else level.message(size, flows)

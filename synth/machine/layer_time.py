@@ -19,7 +19,7 @@ from typing import NamedTuple
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
-from synth.machine.collectives import Cost, Group, Op, best
+from synth.machine.collectives import Cost, Group, Op, best, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.schedule.distribution import Distribution
@@ -176,11 +176,7 @@ class LayerTimer:
             return 0.0
         split = tuple(axis for axis in self.nest.framed(tensor) if getattr(self.grid, axis) > 1)
         group = group_of(self.machine, self.grid, self.order, split)
-        if not group.units():
-            return 0.0
-        level, _ = group.units()[-1]
-        size, messages = float(words * self.nest.word_bytes), 2 * len(split)
-        return self.machine.levels[level].exchange(size, group.shared(level), messages)
+        return exchange_seconds(self.machine, words * self.nest.word_bytes, group, 2 * len(split))
 
     def halo_words(self, tensor: Tensor) -> int:
         """The most words of a tensor that a rank receives from its neighbours in one halo exchange."""

@@ -17,6 +17,7 @@ from typing import Literal
 
 from synth.layer.axes import PerAxis
 from synth.layer.passes import Pass
+from synth.machine.collectives import exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
@@ -158,10 +159,7 @@ class _Lister:
     def _exchange_seconds(self, size: int) -> float:
         """Seconds of one exchange of all ranks on the outermost level, `size` bytes per rank."""
         group = split_over(self.machine, self.plan.request.procs)
-        if not size or not group.units():
-            return 0.0
-        level, _ = group.units()[-1]
-        return self.machine.levels[level].exchange(float(size), group.shared(level))
+        return exchange_seconds(self.machine, size, group)
 
     def _layer(self, name: str, timer: LayerTimer, number: int) -> None:
         """The tasks of one pass of a layer: a walk over its schedule tree."""

@@ -36,11 +36,18 @@ class OurKernel(Kernel):
     def gradients(
         self, dout: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, wanted: str = "In Ker"
     ) -> tuple[Any, Any]:
-        """(dIn, dKer) of a block."""
+        """(dIn, dKer) of a block; None for a gradient that is not in `wanted`."""
+        of_in, of_ker = "In" in wanted, "Ker" in wanted
         if self.product:
-            return matrix_product(dout, weight), matrix_product(dout.mT, inputs)
+            return (
+                matrix_product(dout, weight) if of_in else None,
+                matrix_product(dout.mT, inputs) if of_ker else None,
+            )
         given = inputs, weight, dout, self.frame
-        return gradient_kernel(*given, "dIn", Context()), gradient_kernel(*given, "dKer", Context())
+        return (
+            gradient_kernel(*given, "dIn", Context()) if of_in else None,
+            gradient_kernel(*given, "dKer", Context()) if of_ker else None,
+        )
 
     @property
     def frame(self) -> Frame:

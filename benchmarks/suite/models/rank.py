@@ -25,7 +25,7 @@ from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.hosts import while_fast
 from benchmarks.suite.models.contenders import LOCAL, MINE, OURS, Contender, Made, contenders
 from benchmarks.suite.models.networks import MODELS
-from benchmarks.suite.rank import FAR, Step, Times, counted, first_rounds, rounds_for, timed
+from benchmarks.suite.rank import FAR, Step, Times, counted, first_rounds, leave, rounds_for, timed
 
 CLOSE = 1e-3  # of the loss on one process
 
@@ -38,8 +38,7 @@ def run(name: str, seconds: float, rounds: tuple[int, int], peers: Sequence[str]
     dist.all_gather_object(found, measure(name, seconds, rounds, peers))
     if dist.get_rank() == 0:
         Path(into).write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def measure(name: str, seconds: float, rounds: tuple[int, int], peers: Sequence[str]) -> dict[str, Any]:

@@ -270,14 +270,13 @@ class LayerWords:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
         A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Poolings
-        copy nothing.
+        copy nothing, nor do products of matrices that are not float32.
         """
-        if not self.node.weighted:
+        product = self.node.kind in ("linear", "matmul") and self.nest.taps == 1
+        if not self.node.weighted or (product and self.nest.word_bytes != FLOAT):
             return np.zeros(self.ranks)
-        if self.node.kind in ("linear", "matmul") and self.nest.taps == 1:
+        if product:
             sizes, out = plan.sizes(self.footprints.work), self._in_kernel("Out", plan)
-            if self.nest.word_bytes != FLOAT:
-                return 0.0 * out
             return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out)
         call = self._call(plan)
         told = call.in_ if plan.written == "In" else call.ker

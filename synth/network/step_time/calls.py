@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from synth.machine.collectives import best
+from synth.machine.collectives import best, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Network, Node
@@ -133,12 +133,9 @@ def _stays(network: Network, node: Node, name: str) -> bool:
 def _seconds(network: Network, node: Node, words: int, procs: int, machine: Machine) -> float:
     """Of an exchange by which a rank receives some words: an all-gather, or messages between all ranks."""
     group, size = split_over(machine, procs), words * network.word_bytes
-    if not words or not group.units():
-        return 0.0
-    if node.divided == "":
+    if node.divided == "" and group.units():
         return best(machine, "all_gather", size * procs / (procs - 1), group).seconds
-    index, _ = group.units()[-1]
-    return machine.levels[index].exchange(size, group.shared(index))
+    return exchange_seconds(machine, size, group)
 
 
 def _computes(network: Network, node: Node, procs: int, machine: Machine) -> float:

@@ -72,7 +72,7 @@ def near(numbers: list[int], cores: int = 2) -> bool:
     group = dist.new_group([0, 1])
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("GROUP_RANK", str(numbers[me]))
-        patched.setattr(hosts, "cores_here", lambda: cores)
+        patched.setattr(hosts, "usable_cores", lambda: cores)
         store = dist.distributed_c10d._get_default_store()
         store.delete_key(f"synth/host/{me}")  # of earlier groups
         dist.barrier()

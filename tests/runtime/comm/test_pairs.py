@@ -9,11 +9,11 @@ import pytest
 from pair_ranks import pieces
 from rank_pool import RankPool
 
-from synth.runtime.grid.hosts import cores_here
+from synth.runtime.grid.launched_job import usable_cores
 
 pytestmark = [
     pytest.mark.ranks,
-    pytest.mark.skipif(cores_here() < 2, reason="two ranks would share a core"),
+    pytest.mark.skipif(usable_cores() < 2, reason="two ranks would share a core"),
 ]
 WIDE = ["float32", "float32"]
 

@@ -109,21 +109,19 @@ def test_planning_knows_the_same_limits() -> None:
 
 
 @needs_avx512
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     "sizes", [(256, 512, 128), (1024, 2048, 1024), (64, 4096, 256), (33, 2048, 97), (512, 64, 600)]
 )
 def test_planning_knows_what_it_copies_on_one_thread(sizes: Any) -> None:
     b, c, k = sizes
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     values, ker, dout = torch.randn(b, c), torch.randn(k, c), torch.randn(b, k)
     passes: dict[Pass, Any] = {
-        "forward": (lambda: matrix_product(values, ker.mT)),
-        "backward-data": (lambda: matrix_product(dout, ker)),
-        "backward-filter": (lambda: matrix_product(dout.mT, values)),
+        "forward": lambda: matrix_product(values, ker.mT),
+        "backward-data": lambda: matrix_product(dout, ker),
+        "backward-filter": lambda: matrix_product(dout.mT, values),
     }
     for pass_, product in passes.items():
         planned = 4 * kernel_copies.copies_of_product(pass_, b, c, k, np.array([float(b * k)]))[0]
         copied = allocated(product).peak - 4 * product().numel()
         assert planned <= copied <= planned + 1024, pass_
-    torch.set_num_threads(threads)

@@ -14,6 +14,7 @@ from synth.runtime.kernels.autotune import Frame
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.pointwise import PointwiseConvolution, is_pointwise
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FRAME = Frame([], [0, 0], [1, 1], [1, 1])
 CASES = [
     (1, 8, 24, (9, 7)),
@@ -22,14 +23,6 @@ CASES = [
     (2, 40, 3, (1, 5)),
     (15, 16, 16, (4, 4)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("bias", [False, True])
