@@ -101,15 +101,16 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
     overlap: the part of the shorter of kernels and a collective that the longer one
     hides. crowd: seconds of a kernel on all ranks over those on one rank per host.
     pieces: bytes below which pieces of a collective go in one all-to-all; 0 if all do.
+    lost: whether noise of the kernel before it hides a collective.
     """
     found: dict[str, Any] = {"collectives": [], "kernels": [], "pieces": made.pieces}
     for name, facts in made.known.items():
         seconds, error = times[name]
         if "op" in facts:
             seconds, error = _behind(times[name], times["before"])
-            found["collectives"].append({**facts, "seconds": seconds, "error": error})
-        else:
-            found["kernels"].append({**facts, "seconds": seconds, "error": error})
+            facts = {**facts, "lost": seconds <= SHORTEST * times[name].seconds}
+        kind = "collectives" if "op" in facts else "kernels"
+        found[kind].append({**facts, "seconds": seconds, "error": error})
     size = 4 * WORDS
     copy, add, new, old = (times[name] for name in ("copy", "add", "new", "old"))
     compute, travel, both = (times[name] for name in ("compute", "travel", "both"))

@@ -27,16 +27,23 @@ MOST_ERROR = 9.99  # that a file says
 
 
 def level(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> Fitted:
-    """α, base and β of one level, from its collectives; where it is larger, too, the β of short `pieces`.
+    """α, base and β of one level, from its collectives, and the β of short `pieces`.
 
-    The base is 0 where all groups have one size.
+    The base is 0 where all groups have one size. Short pieces have a β of their own where it is larger, and
+    where the fit then predicts sizes that it has not seen better than with one β.
     """
-    points = _level_points(found, gamma, below)
+    points, plain = _level_points(found, gamma, below), _level_points(found, gamma)
     if below and all(map(any, list(zip(*points, strict=True))[2:])):
-        line = fitted(points)
-        if line.factors[3] > line.factors[2] > 0:
+        line, sizes = fitted(points), _sizes(found)
+        larger = line.factors[3] > line.factors[2] > 0 < line.factors[0]
+        if larger and not unseen(points, sizes) > unseen(plain, sizes):
             return line
-    return fitted(_level_points(found, gamma))
+    return fitted(plain)
+
+
+def _sizes(found: Sequence[dict[str, Any]]) -> list[str]:
+    """What a fit must not have seen to predict a collective: groups and buffers of one size."""
+    return [f"{each['members']} {each['bytes']}" for each in found]
 
 
 def _level_points(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> list[tuple[float, ...]]:
@@ -125,17 +132,17 @@ def machine_text(found: dict[str, Any], name: str) -> str:
     compute, errors, said = _compute(found)
     nodes, lines = found["ranks"] // found["local"], []
     for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
-        measured = [entry for entry in found["collectives"] if entry["level"] == each]
+        every = [entry for entry in found["collectives"] if entry["level"] == each]
+        measured = [entry for entry in every if not entry.get("lost")] or every
         if measured:
             line = level(measured, found["gamma"], found["pieces"])
             alpha, base, beta, *short = line.factors
             names = ("alpha", "base", "beta", "pieces")
             known = zip(names, line.errors, line.factors, strict=False)
             errors |= {f"{what} of {each}": error for what, error, factor in known if factor}
-            sizes = [f"{entry['members']} {entry['bytes']}" for entry in measured]
             points = _level_points(measured, found["gamma"], found["pieces"] if short else 0)
             short = (short or [beta]) if found["pieces"] else []
-            errors[f"collectives of {each}"] = unseen(points, sizes)
+            errors[f"collectives of {each}"] = unseen(points, _sizes(measured))
             said.append(f"collectives of level {each} {line.error:.0%}")
             numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"
             numbers += f", base: {base:.4g}" if base else ""

@@ -191,6 +191,31 @@ def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -
     assert whole == pytest.approx(6 * (alpha + 2**17 * beta), rel=1e-2)  # messages, no pieces
 
 
+def test_noise_of_one_size_is_not_taken_for_another_beta() -> None:
+    """Else sizes that were not measured are predicted worse, and the latency may come out as 0."""
+    alpha, beta, below, entries = 1e-4, 1e-9, 2**16, []
+    for size in (2**12, 2**16, 2**18, 2**19, 2**20, 2**22):
+        for op, noise in (("all_gather", 1.0), ("reduce_scatter", 20.0 if size == 2**16 else 1.0)):
+            seconds = noise * (alpha + size / 2 * beta)
+            entries.append({"level": "node", "members": 2, "op": op, "bytes": size, "seconds": seconds})
+    assert level(entries, 0.0, below).factors == pytest.approx((alpha, 0, beta), rel=0.3)
+
+
+def test_collectives_that_noise_hides_are_not_fitted() -> None:
+    alpha, beta = 1e-4, 1e-9
+    kernel = {"layer": 64, "flops": 1e8, "bytes": 0, "weights": 0, "channels": 64, "seconds": 1e-2}
+    facts = {"level": "node", "members": 2, "op": "all_gather"}
+    entries = [
+        {**facts, "bytes": size, "lost": lost, "seconds": 1e-6 if lost else alpha + size / 2 * beta}
+        for size in (2**12, 2**16, 2**20)
+        for lost in (False, True)
+    ]
+    for some, latency in ((entries, alpha), (entries[1::2], 1e-6)):  # unless noise hides all
+        found = {**FOUND, "ranks": 4, "collectives": some, "kernels": [kernel] * 4}
+        (node,) = parse_machine(machine_text(found, "m"), "m.yaml").levels
+        assert node.alpha == pytest.approx(latency, rel=1e-2)
+
+
 def test_points_that_are_far_off_do_not_change_a_fit() -> None:
     points = [(1.0, n, 1e-4 + n * 1e-9) for n in (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)]
     points[2] = (*points[2][:2], 3 * points[2][2])
@@ -247,10 +272,13 @@ def test_two_ranks_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
     machine = load_machine(out)
     assert machine.name == "here"
     assert [(each.name, each.ranks) for each in machine.levels] == [("node", 2)]
-    assert machine.levels[0].beta > 0
+    node = machine.levels[0]
+    assert node.alpha + node.beta > 0
     assert 1e8 < machine.compute.rate < 1e14
     assert "Mean error of the fits" in out.read_text()
-    assert {"rate", "bandwidth", "kernels", "alpha of node", "collectives of node"} <= machine.errors.keys()
+    assert {"rate", "bandwidth", "kernels", "collectives of node"} <= machine.errors.keys()
+    for name, number in (("alpha", node.alpha), ("beta", node.beta)):  # noise of one round may leave none
+        assert (f"{name} of node" in machine.errors) == (number > 0)
     assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]
 
 
