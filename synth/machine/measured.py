@@ -16,14 +16,13 @@ each number, and of times that a fit has not seen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from synth.machine.fit import Fitted, fitted, fitted_by_ratio, unseen
 
 NARROW = (8, 32)  # channels, below which kernels have rates of their own
-MOST_ERROR = 9.99  # that a file says
+MOST_ERROR = 9.99  # that a file says, and the error of what is unknown
 
 
 def level(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> Fitted:
@@ -148,7 +147,7 @@ def machine_text(found: dict[str, Any], name: str) -> str:
             numbers += f", base: {base:.4g}" if base else ""
             numbers += "".join(f", pieces: [[{found['pieces']}, {more:.4g}]]" for more in short)
             lines.append(f"  - {{name: {each}, ranks: {ranks}, {numbers}, kind: measured}}")
-    shown = (f"{key}: {min(value, MOST_ERROR):.3f}" for key, value in errors.items() if not math.isnan(value))
+    shown = (f"{key}: {value if value < MOST_ERROR else MOST_ERROR:.3f}" for key, value in errors.items())
     return "\n".join(
         [
             f"# Measured by `synth calibrate` on {found['ranks']} ranks, {nodes} node(s), "
