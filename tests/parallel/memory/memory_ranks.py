@@ -157,7 +157,7 @@ def _measured(make: Any, shape: tuple[int, ...], **options: Any) -> dict[str, tu
     plan = shared_plan(model, shape, **options)
     net = synth.parallelize(model, shape, plan=plan)
     del model
-    return beside_plan(net, plan, before, times=2)
+    return beside_plan(net, plan, before, times=5)  # a thread of gloo may keep a message for a while
 
 
 def beside_one_process() -> float:
