@@ -17,7 +17,7 @@ from synth.codegen.line_breaks import WIDTH
 
 MODULES = (
     "grid/boxes",
-    "grid/dilated_calls",
+    "grid/library_rules",
     "grid/residue_classes",
     "grid/word_counter",
     "grid/process_grid",
@@ -38,11 +38,11 @@ MODULES = (
     "grid/meeting",
     "kernels/autocast",
     "kernels/matrix_product",
+    "kernels/frame",
     "kernels/autotune",
     "kernels/context",
     "kernels/winograd",
-    "kernels/dilated",
-    "kernels/pointwise",
+    "kernels/routines",
     "kernels/conv",
     "program/world",
     "program/sample_data",

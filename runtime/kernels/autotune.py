@@ -18,10 +18,11 @@ import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from synth.runtime.kernels.frame import Frame
 
 Variant = Callable[[], torch.Tensor]
 TRIES = 3  # timed calls per variant; the shortest counts, so the first may warm up
@@ -85,15 +86,6 @@ def default_tuner() -> Tuner:
     return Tuner(ENABLED.get())
 
 
-class Frame(NamedTuple):
-    """How a block's rows are passed to torch: explicit zeros, torch's own arguments."""
-
-    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
-    padding: list[int]
-    stride: list[int]
-    dilation: list[int]
-
-
 def clock(device: torch.device) -> float:
     """Seconds; CPU seconds of a single thread, as ranks may outnumber the cores."""
     if device.type == "cuda":
@@ -147,22 +139,6 @@ def unfold_filter(
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in channels-last order."""
     return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim() - 2])
-
-
-def misses_onednn(wide: torch.Tensor, groups: int) -> bool:
-    """Whether torch would run its plain 3-D kernel, several times slower than oneDNN.
-
-    It does so on a CPU for one sample of at most 20480 words in its first dimensions.
-    """
-    return (
-        wide.dim() == 5
-        and wide.device.type == "cpu"
-        and wide.dtype == torch.float32
-        and groups == 1
-        and math.prod(wide.shape[:4]) <= 20480
-        and wide.shape[0] == 1
-        and bool(torch.backends.mkldnn.enabled)
-    )
 
 
 def fits_in_memory(wide: torch.Tensor, taps: tuple[int, ...]) -> bool:

@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 
+from synth.runtime.grid.library_rules import is_large_product
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast
-
-LEAST_WORK = 1 << 22  # multiply-adds below which oneDNN takes longer to call
-LEAST_EXTENT = 32  # of rows and of terms: less is read faster by BLAS
 
 
 def matrix_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -45,8 +43,7 @@ def is_faster(left: torch.Tensor, right: torch.Tensor) -> bool:
         left.dim() == right.dim() == 2
         and left.device.type == "cpu"
         and left.dtype == right.dtype == torch.float32
-        and left.numel() * right.shape[1] >= LEAST_WORK
-        and min(left.shape) >= LEAST_EXTENT
+        and is_large_product(len(left), *right.shape)
         and _has_onednn()
         and bool(torch.backends.mkldnn.enabled)
         and autocast_dtype(left.device) is None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from synth.runtime.comm.buffer_pool import BufferPool
-from synth.runtime.kernels.autotune import Frame
+from synth.runtime.kernels.frame import Frame
 from synth.runtime.kernels.matrix_product import onednn_linear, suits_onednn
 
 TILE = 4  # output positions
@@ -191,22 +191,27 @@ def winograd_filter(
 
 
 def suits_winograd(
-    wide: torch.Tensor, ker: Sequence[int], frame: Frame, groups: int
+    like: torch.Tensor,
+    shape: Sequence[int],
+    ker: Sequence[int],
+    frame: Frame,
+    groups: int,
 ) -> bool:
     """Whether F(4, 3) applies to a convolution and needs at most one GiB of scratch.
 
-    wide: In [n, c, *rows]. ker: the sizes of Ker. On GPUs cuDNN has its own Winograd.
+    like: an operand. shape: of In [n, c, *rows]. ker: the sizes of Ker. On GPUs cuDNN
+    has its own Winograd.
     """
     k, c, *taps = ker
-    rows = (n + 2 * p for n, p in zip(wide.shape[2:], frame.padding, strict=True))
-    tiles = wide.shape[0] * math.prod(tile_counts(list(rows)))
+    rows = (n + 2 * p for n, p in zip(shape[2:], frame.padding, strict=True))
+    tiles = shape[0] * math.prod(tile_counts(list(rows)))
     words = POINTS ** len(taps) * (tiles * (2 * k + 2 * c) + k * c)
     return (
-        wide.device.type == "cpu"
-        and wide.dtype in (torch.float32, torch.float64)
+        like.device.type == "cpu"
+        and like.dtype in (torch.float32, torch.float64)
         and groups == 1
         and {*taps} == {3}
         and {*frame.stride, *frame.dilation} == {1}
         and all(0 <= p <= 2 for p in frame.padding)
-        and words * wide.element_size() <= 2**30
+        and words * like.element_size() <= 2**30
     )

@@ -9,12 +9,11 @@ which is a Python function of its own: what a GPU waits for where layers are sma
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from synth.runtime.comm.adjoint import with_adjoint
-from synth.runtime.comm.ghost_rows import padded
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import (
@@ -26,15 +25,15 @@ from synth.runtime.grid.boxes import (
     shape,
     volume,
 )
-from synth.runtime.kernels.autotune import Frame, misses_onednn
 from synth.runtime.kernels.context import Context
-from synth.runtime.kernels.conv import flat, frame_of, groups_and_ker, inside
-from synth.runtime.kernels.dilated import (
-    convolution_in_one_call,
-    gradient_is_convolution,
-)
+from synth.runtime.kernels.conv import flat, groups_and_ker
+from synth.runtime.kernels.frame import Frame, frame_of, inside
 from synth.runtime.kernels.matrix_product import linear
-from synth.runtime.kernels.pointwise import PointwiseConvolution, is_pointwise
+from synth.runtime.kernels.routines import (
+    gradient_is_convolution,
+    is_small_volume,
+    recorded_convolution,
+)
 from synth.runtime.layers.layer_program import LayerProgram
 
 
@@ -97,28 +96,28 @@ class OneCall(NamedTuple):
     def suits(self, shard: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether there are words, and torch's call is not far slower than ours.
 
-        A transposed layer makes dIn of a layer in its forward pass.
+        A transposed layer makes dIn of a layer in its forward pass, by torch's choice.
         """
         if not (shard.numel() and weight.numel()):
             return False
-        if self.transposed and self._is_convolution(shard, weight):
-            return False
-        if self.halo is None:
-            return not misses_onednn(shard, 1)
-        read = shape(self.halo.carried.mine)
-        wide = shard.new_empty(1).expand(padded(read, self.halo.zeros))
-        return all(read) and not misses_onednn(wide, 1)
+        if self.halo is not None:
+            return all(shape(self.halo.carried.mine))
+        return not (self.transposed and self._is_ours(shard, weight))
 
-    def _is_convolution(self, shard: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether our kernel makes the rows of a transposed layer by a convolution."""
+    def _is_ours(self, shard: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether our kernels make the rows of a transposed layer in another way."""
         groups, ker = groups_and_ker(weight, self.dims)
-        frame = Frame([], *map(list, (self.padding, self.stride, self.dilation)))
         values = flat(shard, self.dims)
         spans = zip(self.dilation, ker.shape[2:], self.padding, strict=True)
         beyond = [step * (taps - 1) - 2 * zeros for step, taps, zeros in spans]
-        made = values.shape[2:]
-        rows = [n + more for n, more in zip(made, beyond, strict=True)]
-        return gradient_is_convolution(rows, ker, values, frame, groups)
+        rows = [n + more for n, more in zip(values.shape[2:], beyond, strict=True)]
+        turned = gradient_is_convolution(rows, ker, values, self.frame, groups)
+        return turned or is_small_volume(values.shape, groups, values)
+
+    @property
+    def frame(self) -> Frame:
+        """How torch is called; zeros are laid around before."""
+        return Frame([], *map(list, (self.padding, self.stride, self.dilation)))
 
     def __call__(
         self,
@@ -138,19 +137,13 @@ class OneCall(NamedTuple):
         if self.grouped:
             groups, weight = weight.shape[0], weight.flatten(0, 1)
             shard = shard.flatten(1, 2)
-        out: torch.Tensor | None = None
-        if not self.transposed:
-            frame = Frame([], *map(list, (self.padding, self.stride, self.dilation)))
-            if is_pointwise(shard, weight, frame, groups):
-                apply: Any = PointwiseConvolution.apply
-                out = apply(shard, weight, bias)
-            else:
-                out = convolution_in_one_call(shard, weight, bias, frame, groups)
-        if out is None:
+        if self.transposed:
             out = torch.convolution(
                 *(shard, weight, bias, self.stride, self.padding, self.dilation),
-                *(self.transposed, self.more_rows, groups),
+                *(True, self.more_rows, groups),
             )
+        else:
+            out = recorded_convolution(shard, weight, bias, self.frame, groups)
         if not self.grouped:
             return out
         return out.reshape(len(out), groups, -1, *out.shape[2:])

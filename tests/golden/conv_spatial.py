@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from synth.runtime.comm.collectives import all_gather, wait_gather
 from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
-from synth.runtime.kernels.conv import convolve, explicit_zeros
+from synth.runtime.kernels.conv import convolve
+from synth.runtime.kernels.frame import explicit_zeros
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,

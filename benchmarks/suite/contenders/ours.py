@@ -16,9 +16,9 @@ from synth.layer.layer import Layer
 from synth.planning.plan import Plan
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import coordinates
-from synth.runtime.kernels.autotune import Frame
 from synth.runtime.kernels.context import Context
-from synth.runtime.kernels.conv import forward_kernel, gradient_kernel
+from synth.runtime.kernels.conv import forward_kernel, in_gradient_kernel, ker_gradient_kernel
+from synth.runtime.kernels.frame import Frame
 from synth.runtime.kernels.matrix_product import matrix_product
 
 OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
@@ -43,10 +43,10 @@ class OurKernel(Kernel):
                 matrix_product(dout, weight) if of_in else None,
                 matrix_product(dout.mT, inputs) if of_ker else None,
             )
-        given = inputs, weight, dout, self.frame
+        given = dout, self.frame, Context()
         return (
-            gradient_kernel(*given, "dIn", Context()) if of_in else None,
-            gradient_kernel(*given, "dKer", Context()) if of_ker else None,
+            in_gradient_kernel(inputs.shape, weight, *given) if of_in else None,
+            ker_gradient_kernel(inputs, weight.shape, *given) if of_ker else None,
         )
 
     @property

@@ -9,7 +9,7 @@ every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its 
 
 With groups, blocks are not filled up. In images, kernels of one position copy blocks of all channels;
 elsewhere they copy nothing, unless they are strided. For some dilated layers oneDNN multiplies matrices
-(`synth.runtime.grid.dilated_calls`). A convolution then copies its result alone, and dIn makes every window
+(`synth.runtime.grid.library_rules`). A convolution then copies its result alone, and dIn makes every window
 of a sample, or is a convolution of dOut with a reversed copy of Ker. dKer of a dilated layer with groups
 makes the windows of one group of a sample.
 """
@@ -24,13 +24,20 @@ import numpy as np
 from synth.layer.nest import Nest
 from synth.layer.passes import Pass
 from synth.network.memory.timeline import Words
-from synth.runtime.grid.dilated_calls import CACHE, POSITIONS, REGISTERS, DilatedCall, blocks_at_once
+from synth.runtime.grid.library_rules import (
+    CACHE,
+    FEW_POSITIONS,
+    MANY_SAMPLES,
+    POSITIONS,
+    REGISTERS,
+    DilatedCall,
+    blocks_at_once,
+    is_large_product,
+    is_small_sample,
+)
 
 BLOCK, SMALL, THIN = 16, 8, 3  # channels
-MANY_SAMPLES, FEW_POSITIONS = 16, 128  # as in `synth.runtime.kernels.pointwise`, which needs torch
-LEAST_WORK, LEAST_EXTENT = 1 << 22, 32  # of products, as in `synth.runtime.kernels.matrix_product`
 PANEL, SHORT_ROW = 1024, 256  # terms of a panel of such a product; words
-FEW = 20480  # words of one sample, of a volume without its last dimension
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class KernelCall:
 
     @property
     def _is_few(self) -> bool:
-        return self.nest.extents.g == self.samples == 1 and self.first <= FEW
+        return is_small_sample(self.samples, self.nest.extents.g, self.first)
 
     @property
     def is_laid_out(self) -> bool:
@@ -87,6 +94,11 @@ class KernelCall:
         steps = any(max(each.stride, each.divisor) > 1 or each.padding for each in windows)
         one = self.dims == 2 and self.nest.taps == self.nest.extents.g == 1 and self.nest.word_bytes == 4
         return one and not steps and self.positions > self.samples
+
+    @property
+    def is_onednns(self) -> bool:
+        """Whether the runtime calls oneDNN where torch would not."""
+        return self.is_laid_out or (self.is_pointwise and self.samples < MANY_SAMPLES)
 
     @property
     def positions(self) -> int:
@@ -182,7 +194,7 @@ def copies_of_product(pass_: Pass, samples: int, in_channels: int, out_channels:
         "backward-data": (samples, out_channels, in_channels),
         "backward-filter": (out_channels, samples, in_channels),
     }[pass_]
-    if rows * terms * columns < LEAST_WORK or min(rows, terms) < LEAST_EXTENT:
+    if not is_large_product(rows, terms, columns):
         return 0 * out
     long = pass_ == "forward" or columns > SHORT_ROW
     along = PANEL if terms > PANEL else min(terms, PANEL // 2)

@@ -19,7 +19,7 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.kernel_copies import KernelCall, copies_of_product
 from synth.network.memory.timeline import Words
-from synth.runtime.grid.dilated_calls import DilatedCall
+from synth.runtime.grid.library_rules import DilatedCall
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
@@ -280,7 +280,7 @@ class LayerWords:
             return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out)
         call = self._call(plan)
         told = call.in_ if plan.written == "In" else call.ker
-        if call.is_reversed:
+        if call.is_reversed or (plan.written == "In" and call.is_onednns):
             told = 0 * told
         return call.copies + (told if plan.pass_ != "forward" and not self._in_one_call else 0.0)
 
@@ -290,7 +290,8 @@ class LayerWords:
         d, plans = self.distribution, self.tiling.pass_plans
         passes = tuple(each.pass_ for each in plans)
         again = gathers(passes, plans[0].saves)["In"] > 1 and d.halo_axes("In")
-        ours = any(plan.steps > 1 or self._call(plan).is_laid_out for plan in plans)
+        ours, calls = any(plan.steps > 1 for plan in plans), map(self._call, plans)
         cut = any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
-        ours_alone = self.layer_class.transposed and (cut or any(self._call(p).is_reversed for p in plans))
+        routine = cut or any(call.is_reversed or call.is_laid_out for call in calls)
+        ours_alone = self.layer_class.transposed and routine
         return not (any(d.groups) or d.nest.turned or again or ours or ours_alone)

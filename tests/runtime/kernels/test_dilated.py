@@ -10,11 +10,12 @@ from torch.nn import functional
 
 from synth.runtime.grid.allocation_counter import allocated
 from synth.runtime.grid.boxes import Window
-from synth.runtime.grid.dilated_calls import DilatedCall
-from synth.runtime.kernels.autotune import TRIALS, Frame
+from synth.runtime.grid.library_rules import DilatedCall
+from synth.runtime.kernels.autotune import TRIALS
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import input_gradient
-from synth.runtime.kernels.dilated import DilatedConvolution, reversed_convolution
+from synth.runtime.kernels.frame import Frame
+from synth.runtime.kernels.routines import recorded_convolution, reversed_convolution
 
 CASES: list[tuple[int, int, int, int, tuple[int, ...], int, int]] = [  # samples, c, k, groups, rows, δ, p
     (1, 64, 64, 1, (72, 72), 4, 0),
@@ -75,9 +76,8 @@ def test_autograd_gives_all_gradients(case: Any) -> None:
     ker, bias = torch.randn(k, c // groups, *[3] * dims), torch.randn(k)
     conv: Any = getattr(functional, f"conv{dims}d")
     found = []
-    ours: Any = DilatedConvolution.apply
     runs: list[Any] = [
-        lambda *of: ours(*of, frame, groups),
+        lambda *of: recorded_convolution(*of, frame, groups),
         lambda *of: conv(*of, 1, padding, dilation, groups),
     ]
     for run in runs:

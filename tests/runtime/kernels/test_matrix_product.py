@@ -102,12 +102,6 @@ def test_what_it_is_not_for() -> None:
     assert recorded.grad is not None
 
 
-def test_planning_knows_the_same_limits() -> None:
-    """It needs no torch, so it has numbers of its own."""
-    assert kernel_copies.LEAST_WORK == products.LEAST_WORK
-    assert kernel_copies.LEAST_EXTENT == products.LEAST_EXTENT
-
-
 @needs_avx512
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(

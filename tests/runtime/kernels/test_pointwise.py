@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from synth.network.memory import kernel_copies
 from synth.runtime.grid.boxes import Window
-from synth.runtime.kernels import conv, pointwise
-from synth.runtime.kernels.autotune import Frame
+from synth.runtime.grid.library_rules import FEW_POSITIONS
+from synth.runtime.kernels import conv
 from synth.runtime.kernels.context import Context
-from synth.runtime.kernels.pointwise import PointwiseConvolution, is_pointwise
+from synth.runtime.kernels.frame import Frame
+from synth.runtime.kernels.routines import recorded_convolution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FRAME = Frame([], [0, 0], [1, 1], [1, 1])
@@ -25,6 +27,27 @@ CASES = [
 ]
 
 
+def by_onednn(values: torch.Tensor, ker: torch.Tensor, frame: Frame, groups: int) -> bool:
+    """Whether oneDNN is called in torch's place, by what autograd records."""
+    made = recorded_convolution(values, ker.detach().requires_grad_(), None, frame, groups)
+    return type(made.grad_fn).__name__ != "ConvolutionBackward0"
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls that are given to oneDNN, by the operator or by the layout of In."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.onednn = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every call of torch."""
+        aten = torch.ops.aten
+        told = function == aten.convolution_backward.default and args[1].layout != torch.strided
+        self.onednn += told or function == aten.mkldnn_convolution.default
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_torch(case: Any, bias: bool) -> None:
@@ -34,9 +57,7 @@ def test_values_and_gradients_are_those_of_torch(case: Any, bias: bool) -> None:
     ker = torch.randn(k, c, 1, 1, requires_grad=True)
     more = torch.randn(k, requires_grad=True) if bias else None
     given = [each for each in (values, ker, more) if each is not None]
-    assert is_pointwise(values, ker, FRAME, 1)
-    ours: Any = PointwiseConvolution.apply
-    found, expected = ours(values, ker, more), torch.conv2d(values, ker, more)
+    found, expected = recorded_convolution(values, ker, more, FRAME, 1), torch.conv2d(values, ker, more)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     dout = torch.randn(samples, 1, *rows).expand(samples, k, *rows)  # not contiguous
     pairs = zip(
@@ -47,21 +68,18 @@ def test_values_and_gradients_are_those_of_torch(case: Any, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_passes_of_a_program_take_it(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_passes_of_a_program_take_it(case: Any) -> None:
     samples, c, k, rows = case
-    calls = []
-    for name in ("pointwise", "pointwise_gradients"):
-        plain = getattr(pointwise, name)
-        monkeypatch.setattr(conv, name, lambda *of, plain=plain: calls.append(0) or plain(*of))
     windows = {axis: Window(n, 1) for axis, n in zip("hw", rows, strict=True)}
     block = {"b": (0, samples), **{axis: (0, n) for axis, n in zip("hw", rows, strict=True)}}
     values, ker = torch.randn(samples, c, *rows), torch.randn(k, c, 1, 1)
     dout, context = torch.randn(samples, k, *rows), Context()
-    made: list[torch.Tensor] = [
-        conv.convolve(torch.conv2d, values, ker, block, windows, context),
-        conv.input_gradient(ker, dout, block, windows, context),
-        conv.kernel_gradient(values, dout, block, windows, context),
-    ]
+    with Calls() as calls:
+        made: list[torch.Tensor] = [
+            conv.convolve(torch.conv2d, values, ker, block, windows, context),
+            conv.input_gradient(ker, dout, block, windows, context),
+            conv.kernel_gradient(values, dout, block, windows, context),
+        ]
     flat, back = values.flatten(2), dout.flatten(2)
     expected = [
         torch.einsum("kc,bcx->bkx", ker[..., 0, 0], flat).view(dout.shape),
@@ -71,27 +89,21 @@ def test_the_passes_of_a_program_take_it(case: Any, monkeypatch: pytest.MonkeyPa
     for one, other in zip(made, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
         assert one.is_contiguous()
-    assert len(calls) == 3
+    assert calls.onednn == 2 + (samples * math.prod(rows) > FEW_POSITIONS)
 
 
 def test_what_it_is_not_for() -> None:
     values, ker = torch.randn(4, 8, 6, 6), torch.randn(16, 8, 1, 1)
-    assert is_pointwise(values, ker, FRAME, 1)
-    assert not is_pointwise(values, ker, FRAME, 2)
-    assert not is_pointwise(values, ker, Frame([], [0, 0], [2, 1], [1, 1]), 1)
-    assert not is_pointwise(values, ker, Frame([], [1, 1], [1, 1], [1, 1]), 1)
-    assert not is_pointwise(values, ker.expand(16, 8, 3, 3), FRAME, 1)
-    assert not is_pointwise(values.double(), ker.double(), FRAME, 1)
-    assert not is_pointwise(values.to(memory_format=torch.channels_last), ker, FRAME, 1)
-    assert not is_pointwise(values[..., :1, :1].contiguous(), ker, FRAME, 1)
-    assert not is_pointwise(values.repeat(4, 1, 1, 1), ker, FRAME, 1)  # torch takes oneDNN itself
+    assert by_onednn(values, ker, FRAME, 1)
+    assert not by_onednn(values, ker[:, :4], FRAME, 2)
+    assert not by_onednn(values, ker, Frame([], [0, 0], [2, 1], [1, 1]), 1)
+    assert not by_onednn(values, ker, Frame([], [1, 1], [1, 1], [1, 1]), 1)
+    assert not by_onednn(values, ker.expand(16, 8, 3, 3), FRAME, 1)
+    assert not by_onednn(values.double(), ker.double(), FRAME, 1)
+    assert not by_onednn(values.to(memory_format=torch.channels_last), ker, FRAME, 1)
+    assert not by_onednn(values[..., :1, :1].contiguous(), ker, FRAME, 1)
+    assert not by_onednn(values.repeat(4, 1, 1, 1), ker, FRAME, 1)  # torch takes oneDNN itself
     with torch.autocast("cpu", torch.bfloat16):
-        assert not is_pointwise(values, ker, FRAME, 1)
+        assert not by_onednn(values, ker, FRAME, 1)
     torch.set_num_threads(2)
-    assert not is_pointwise(values, ker, FRAME, 1)
-
-
-def test_planning_knows_the_same_limits() -> None:
-    """It needs no torch, so it has numbers of its own."""
-    assert kernel_copies.MANY_SAMPLES == pointwise.MANY_SAMPLES
-    assert kernel_copies.FEW_POSITIONS == pointwise.FEW_POSITIONS
+    assert not by_onednn(values, ker, FRAME, 1)

@@ -21,7 +21,7 @@ from synth.codegen.render import render
 from synth.planning.plan import Plan
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.process_grid import At
-from synth.runtime.kernels import conv
+from synth.runtime.kernels import frame, routines
 from synth.runtime.kernels.context import Context
 
 
@@ -58,7 +58,7 @@ class LiveStorages(TorchDispatchMode):
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count what runs here; operands that only tell a shape do not count."""
-        told = conv.shape_only
+        told = routines.shape_only
 
         def shape_only(*like: Any, **formatted: bool) -> torch.Tensor:
             peak, operand = self.peak, told(*like, **formatted)
@@ -67,7 +67,7 @@ class LiveStorages(TorchDispatchMode):
             self.peak = peak
             return operand
 
-        with mock.patch.object(conv, "shape_only", shape_only), self:
+        with mock.patch.object(routines, "shape_only", shape_only), self:
             yield
 
 
@@ -88,7 +88,7 @@ def most_words(plan: Plan, program: dict[str, Any], at: At, groups: Any, context
         owned = program[operand.owned](at)
         shard = torch.zeros(shape(owned), dtype=program["DTYPE"])
         if operand.carried:
-            zeros = [conv.explicit_zeros(program["work"](at), program["WINDOWS"])] if operand.padded else []
+            zeros = [frame.explicit_zeros(program["work"](at), program["WINDOWS"])] if operand.padded else []
             shard = context.rooms.keep(shard, owned, program[operand.carried](at), *zeros)
         given.append(shard)
     most = 0

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.runtime.comm.buffer_pool import BufferPool
-from synth.runtime.kernels import conv
+from synth.runtime.kernels import routines
 
 
 class Held(TorchDispatchMode):
@@ -23,7 +23,7 @@ class Held(TorchDispatchMode):
         self.live: dict[int, int] = {}
         self.most = 0
         self.untouched: set[int] = set()
-        self.told = conv.shape_only
+        self.told = routines.shape_only
 
     def shape_only(self, *like: Any, **formatted: bool) -> torch.Tensor:
         """The operand that tells a gradient a shape; its memory does not count."""
@@ -78,7 +78,7 @@ def _held(run: Callable[..., Any], args: tuple[Any, ...]) -> int:
     pool = args[-1].buffers  # of the context, the last argument of `run`
     pool.free.clear()
     held = Held(pool)
-    with mock.patch.object(conv, "shape_only", held.shape_only), held:
+    with mock.patch.object(routines, "shape_only", held.shape_only), held:
         for each in args:
             held.note(each)
         run(*args)

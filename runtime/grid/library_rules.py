@@ -1,13 +1,14 @@
-"""Which kernel oneDNN takes for a dilated convolution of stride 1, and what it copies.
+"""Which routine of torch, oneDNN or BLAS computes a call on a CPU, by its sizes alone.
 
-oneDNN's fast kernels keep some neighbouring positions of a row in registers, and need a
-padding that is not longer. For dIn the padding is what the taps reach beyond the first
-row. Where it is longer, oneDNN multiplies matrices. A convolution then copies a few
-windows at a time. For dIn it makes all windows of a sample first. dIn is then made by
-a convolution of dOut instead, with the taps of Ker reversed and its channels exchanged.
+The planner and the ranks ask this module, so it is plain Python.
 
-The planner and the ranks ask this module, so it is plain Python. Sizes are those of
-processors with AVX-512 and 48 KiB of first-level cache (oneDNN 3.12,
+oneDNN's fast kernels of dilated convolutions of stride 1 keep some neighbouring
+positions of a row in registers, and need a padding that is not longer. For dIn the
+padding is what the taps reach beyond the first row. Where it is longer, oneDNN
+multiplies matrices. A convolution then copies a few windows at a time. For dIn it makes
+all windows of a sample first. dIn is then made by a convolution of dOut instead, with
+the taps of Ker reversed and its channels exchanged. Sizes are those of processors with
+AVX-512 and 48 KiB of first-level cache (oneDNN 3.12,
 `jit_avx512_common_conv_kernel.cpp`). Elsewhere the values are the same, and a process
 may hold more than is planned.
 """
@@ -23,7 +24,24 @@ POSITIONS = 28  # of a row, at most
 OF_BFLOAT16 = 15  # positions of a row in bfloat16
 CACHE = 49152  # bytes
 FEW_WORDS = 20480  # words of a sample for which torch prefers its own kernel
+MANY_SAMPLES = 16  # of images and one tap, for which torch takes oneDNN by itself
+FEW_POSITIONS = 128  # of all samples and one tap, up to which torch makes dKer faster
+LEAST_WORK = 1 << 22  # multiply-adds of a product below which BLAS is called faster
+LEAST_EXTENT = 32  # of its rows and terms: less is read faster by BLAS
 EXTRA_ROWS = 1.3  # rows of In over those of Out up to which dIn is worth a convolution
+
+
+def is_large_product(rows: int, terms: int, columns: int) -> bool:
+    """Whether a product of matrices in float32 is oneDNN's, with AVX-512."""
+    return rows * terms * columns >= LEAST_WORK and min(rows, terms) >= LEAST_EXTENT
+
+
+def is_small_sample(samples: int, groups: int, words: int) -> bool:
+    """Whether torch takes its plain kernel, several times slower than oneDNN in 3-D.
+
+    words: of In; of a volume, those of its first rows (without the last dimension).
+    """
+    return groups == samples == 1 and words <= FEW_WORDS
 
 
 class DilatedCall(NamedTuple):
