@@ -25,7 +25,7 @@ from examples.models import CosmoFlow, ResNet
 from examples.unet3d import UNet3d
 from synth.network.memory.step_memory import step_memory
 from synth.network.plan.plan import NetworkPlan
-from synth.runtime.grid.allocation_counter import allocated, live_bytes
+from synth.runtime.grid.allocation_counter import least_peak, live_bytes
 
 MIB = 2**20
 PASSES = "forward", "step"
@@ -99,7 +99,7 @@ def beside_plan(
         runs[pass_]()
         planned = step_memory(plan, training=pass_ == "step").peak[net.ranks.me]
         resident = live_bytes() - besides
-        measured = resident + min(allocated(runs[pass_]).peak for _ in range(times))
+        measured = resident + least_peak(runs[pass_], times)
         found[pass_] = float(measured), float(plan.word_bytes * planned)
     return found
 

@@ -36,7 +36,7 @@ def part_of(event: str) -> str:
     """The part of a step to which an event of the profiler belongs."""
     if any(event.startswith(name) for name in WAITS):
         return "waiting"
-    if event.startswith("aten::"):
+    if event.startswith(("aten::", "mkldnn::")):
         return "kernel" if any(name in event for name in KERNELS) else "copies"
     return "rest"
 

@@ -25,6 +25,7 @@ from benchmarks.suite.contenders.spatial import best_parts
 from benchmarks.suite.hosts import HERE, Hosts, HostsError, network, while_fast
 from benchmarks.suite.launch import BenchmarkRequest, planned
 from benchmarks.suite.overlap import plans as overlap_plans
+from benchmarks.suite.profiles import part_of
 from benchmarks.suite.rank import Job
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line, Row, Spread, predicted, summarised
@@ -144,6 +145,11 @@ def test_wrong_values_are_reported(tmp_path: Path) -> None:
     outcome = run_ranks(program, 2, tmp_path, str(tmp_path / "job"), str(tmp_path))
     assert 0 not in outcome.codes
     assert any("ours: dKer is off by 1e+03" in said for said in outcome.output)
+
+
+def test_products_by_onednn_are_kernels_in_profiles() -> None:
+    assert part_of("mkldnn::_linear_pointwise") == part_of("aten::mm") == "kernel"
+    assert part_of("aten::copy_") == "copies"
 
 
 def test_a_line_that_falls_short_says_why() -> None:

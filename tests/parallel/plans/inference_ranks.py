@@ -14,7 +14,7 @@ from torch import nn
 
 import synth
 from synth.base.errors import SynthError
-from synth.runtime.grid.allocation_counter import allocated, live_bytes
+from synth.runtime.grid.allocation_counter import least_peak, live_bytes
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 from synth.runtime.tensor.partitioned import PartitionedTensor
@@ -205,5 +205,5 @@ def memory(axes: str) -> tuple[float, float]:
     with torch.inference_mode():
         net(shard)
         resident = live_bytes() - besides
-        measured = resident + min(allocated(lambda: net(shard)).peak for _ in range(2))
+        measured = resident + least_peak(lambda: net(shard))
     return float(measured), 4.0 * plan.memory.peak[net.ranks.me]
