@@ -25,7 +25,7 @@ from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.rounds import Job, Timed
 
 Kernel = tuple[int, int, int, int, tuple[int, ...]]
-PAIRS = "pairs of a node"
+PAIRS = {"node": "pairs of a node", "system": "pairs of nodes"}
 SIZES_OF_PAIRS = 2**12, 2**18, 2**20
 SIZES = 2**12, 2**16, 2**18, 2**19, 2**20, 2**22  # bytes of a whole buffer
 LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
@@ -153,14 +153,17 @@ def _ratio(one: Timed, other: Timed) -> Timed:
 def measured_groups(local: int, nodes: int) -> tuple[dict[str, int], dict[str, Any]]:
     """A grid of all ranks, and the axes of the groups whose collectives are timed.
 
-    The ranks of a node, their pairs (which tell a latency of any group from one per
-    message), and ranks of one place on all nodes.
+    The ranks of a node, and ranks of one place on all nodes; of both the pairs, which
+    tell a latency of any group from one per message.
     """
-    pairs = local // 2 if local > 2 and local % 2 == 0 else 1
-    grid = {"node": nodes, "pair": pairs, "rank": local // pairs}
-    axes = {"node": ("pair", "rank"), PAIRS: ("rank",), "system": ("node",)}
-    used = {"node": local > 1, PAIRS: pairs > 1, "system": nodes > 1}
-    return grid, {name: each for name, each in axes.items() if used[name]}
+    halves, pairs = (n // 2 if n > 2 and n % 2 == 0 else 1 for n in (nodes, local))
+    grid = {"half": halves, "node": nodes // halves}
+    grid |= {"pair": pairs, "rank": local // pairs}
+    axes = {"node": ("pair", "rank"), "system": ("half", "node")}
+    of_pairs = {PAIRS["node"]: ("rank",), PAIRS["system"]: ("node",)}
+    used = {"node": local > 1, "system": nodes > 1}
+    used |= {PAIRS["node"]: pairs > 1, PAIRS["system"]: halves > 1}
+    return grid, {name: each for name, each in (axes | of_pairs).items() if used[name]}
 
 
 def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
@@ -178,8 +181,9 @@ def _collectives(
     for a core where ranks outnumber cores.
     """
     members, kernel = len(group.peers), _kernel(BEFORE, device)
-    level = "node" if line == PAIRS else line
-    for size in SIZES_OF_PAIRS if line == PAIRS else SIZES:
+    levels = {name: level for level, name in PAIRS.items()}
+    level, sizes = (levels[line], SIZES_OF_PAIRS) if line in levels else (line, SIZES)
+    for size in sizes:
         words = max(1, size // 4 // members)
         panel, parts = evenly(words, members)
         own = torch.ones(words, device=device)

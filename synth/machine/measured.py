@@ -6,7 +6,8 @@ rank to every other: with p ranks and a buffer of n bytes a collective takes
     t = base + (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
 with another β for pieces that the runtime sends in one all-to-all. The base is known where groups of several
-sizes were measured: ranks that outnumber the cores wait for one, in pairs as long as all together.
+sizes were measured: ranks that outnumber the cores wait for one, in pairs as long as all together. A level
+with groups of one size has the base of the other level.
 
 The local kernel takes `overhead + operations / rate + bytes of In and Out / stream + bytes of Ker / weights`,
 at other rates where channels are few. A kernel that writes dKer takes `bytes of dKer / gradients` instead.
@@ -17,45 +18,72 @@ each number, and of times that a fit has not seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from synth.machine.fit import Fitted, fitted, fitted_by_ratio, unseen
+from synth.machine.fit import Fitted, Points, fitted, fitted_by_ratio, unseen
 
 NARROW = (8, 32)  # channels, below which kernels have rates of their own
 MOST_ERROR = 9.99  # that a file says, and the error of what is unknown
 
 
-def level(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> Fitted:
-    """α, base and β of one level, from its collectives, and the β of short `pieces`.
+@dataclass(frozen=True)
+class LevelTimes:
+    """Measured collectives of one level.
 
-    The base is 0 where all groups have one size. Short pieces have a β of their own where it is larger, and
-    where the fit then predicts sizes that it has not seen better than with one β.
+    gamma: seconds per byte added up. below: bytes of short pieces, 0 for none. base: of another level, which
+    holds here where all groups have one size, so that it cannot be told from α.
     """
-    points, plain = _level_points(found, gamma, below), _level_points(found, gamma)
-    if below and all(map(any, list(zip(*points, strict=True))[2:])):
-        line, sizes = fitted(points), _sizes(found)
-        larger = line.factors[3] > line.factors[2] > 0 < line.factors[0]
-        if larger and not unseen(points, sizes) > unseen(plain, sizes):
-            return line
-    return fitted(plain)
 
+    found: Sequence[dict[str, Any]]
+    gamma: float
+    below: int = 0
+    base: float = 0.0
 
-def _sizes(found: Sequence[dict[str, Any]]) -> list[str]:
-    """What a fit must not have seen to predict a collective: groups and buffers of one size."""
-    return [f"{each['members']} {each['bytes']}" for each in found]
+    @cached_property
+    def line(self) -> Fitted:
+        """α, base and β, and where it is larger, the β of short pieces.
 
+        It must predict sizes that the fit has not seen better than one β does.
+        """
+        points = self._points(True)
+        if self.below and all(map(any, list(zip(*points, strict=True))[2:])):
+            parted = self._fitted(points)
+            larger = parted.factors[3] > parted.factors[2] > 0 < parted.factors[0]
+            if larger and not self._unseen(True) > self._unseen(False):
+                return parted
+        return self._fitted(self._points(False))
 
-def _level_points(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> list[tuple[float, ...]]:
-    """(messages, 1 for the base, bytes, with `below` those of short pieces; seconds) of every collective."""
-    points = list[tuple[float, ...]]()
-    once = float(len({each["members"] for each in found}) > 1)
-    for each in found:
-        others, share = each["members"] - 1, each["bytes"] / each["members"]
-        summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
-        moved = others * share
-        sizes = (moved,) if not below else (0.0, moved) if share < below else (moved, 0.0)
-        points.append((others, once, *sizes, _beside(each["seconds"], summing)))
-    return points
+    @property
+    def unseen(self) -> float:
+        """The mean relative error of collectives whose size the fit has not seen."""
+        return self._unseen(len(self.line.factors) > 3)
+
+    def _unseen(self, parted: bool) -> float:
+        sizes = [f"{each['members']} {each['bytes']}" for each in self.found]
+        return unseen(self._points(parted), sizes, self._fitted)
+
+    @property
+    def _has_one_size(self) -> bool:
+        return len({each["members"] for each in self.found}) == 1
+
+    def _fitted(self, points: Points) -> Fitted:
+        """A fit, where a known base is a collective without messages and bytes."""
+        if not (self._has_one_size and self.base):
+            return fitted(points)
+        return fitted([*points, (0.0, 1.0, *[0.0] * (len(points[0]) - 3), self.base)])
+
+    def _points(self, parted: bool) -> list[tuple[float, ...]]:
+        """(messages, 1 for the base, bytes, those of short pieces if parted; seconds) of every collective."""
+        points, once = list[tuple[float, ...]](), float(bool(self.base) or not self._has_one_size)
+        for each in self.found:
+            others, share = each["members"] - 1, each["bytes"] / each["members"]
+            summing = self.gamma * others * share if each["op"] == "reduce_scatter" else 0.0
+            moved = others * share
+            sizes = (moved,) if not parted else (0.0, moved) if share < self.below else (moved, 0.0)
+            points.append((others, once, *sizes, _beside(each["seconds"], summing)))
+        return points
 
 
 def _beside(seconds: float, known: float) -> float:
@@ -126,27 +154,40 @@ def _any(kernels: Sequence[dict[str, Any]], low: int, below: int) -> bool:
     return any(low <= each["channels"] < below for each in kernels)
 
 
+def _levels(found: dict[str, Any]) -> dict[str, LevelTimes]:
+    """The collectives of every measured level, without those that noise hides.
+
+    What each collective takes once, of Python and to wait for a core, depends little on the links. So a level
+    whose groups have one size has the base of the other.
+    """
+    told = dict[str, LevelTimes]()
+    for level in ("node", "system"):
+        every = [entry for entry in found["collectives"] if entry["level"] == level]
+        heard = [entry for entry in every if not entry.get("lost")] or every
+        if heard:
+            told[level] = LevelTimes(heard, found["gamma"], found["pieces"])
+    base = max(times.line.factors[1] for times in told.values())
+    return {level: replace(times, base=base) for level, times in told.items()}
+
+
 def machine_text(found: dict[str, Any], name: str) -> str:
     """The machine file of what was measured."""
     compute, errors, said = _compute(found)
-    nodes, lines = found["ranks"] // found["local"], []
-    for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
-        every = [entry for entry in found["collectives"] if entry["level"] == each]
-        measured = [entry for entry in every if not entry.get("lost")] or every
-        if measured:
-            line = level(measured, found["gamma"], found["pieces"])
-            alpha, base, beta, *short = line.factors
-            names = ("alpha", "base", "beta", "pieces")
-            known = zip(names, line.errors, line.factors, strict=False)
-            errors |= {f"{what} of {each}": error for what, error, factor in known if factor}
-            points = _level_points(measured, found["gamma"], found["pieces"] if short else 0)
-            short = (short or [beta]) if found["pieces"] else []
-            errors[f"collectives of {each}"] = unseen(points, _sizes(measured))
-            said.append(f"collectives of level {each} {line.error:.0%}")
-            numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"
-            numbers += f", base: {base:.4g}" if base else ""
-            numbers += "".join(f", pieces: [[{found['pieces']}, {more:.4g}]]" for more in short)
-            lines.append(f"  - {{name: {each}, ranks: {ranks}, {numbers}, kind: measured}}")
+    nodes, lines, told = found["ranks"] // found["local"], [], _levels(found)
+    for each, times in told.items():
+        line = times.line
+        alpha, base, beta, *short = line.factors
+        names = ("alpha", "base", "beta", "pieces")
+        known = zip(names, line.errors, line.factors, strict=False)
+        errors |= {f"{what} of {each}": error for what, error, factor in known if factor}
+        short = (short or [beta]) if found["pieces"] else []
+        errors[f"collectives of {each}"] = times.unseen
+        said.append(f"collectives of level {each} {line.error:.0%}")
+        numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"
+        numbers += f", base: {base:.4g}" if base else ""
+        numbers += "".join(f", pieces: [[{found['pieces']}, {more:.4g}]]" for more in short)
+        ranks = found["local" if each == "node" else "ranks"]
+        lines.append(f"  - {{name: {each}, ranks: {ranks}, {numbers}, kind: measured}}")
     shown = (f"{key}: {value if value < MOST_ERROR else MOST_ERROR:.3f}" for key, value in errors.items())
     return "\n".join(
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -25,8 +26,9 @@ from synth.machine.fit import fitted, fitted_by_ratio, unseen
 from synth.machine.hierarchy import LARGE, Compute
 from synth.machine.layer_time import compute_seconds
 from synth.machine.many_groups import ManyGroups
-from synth.machine.measured import level, machine_text
+from synth.machine.measured import LevelTimes, machine_text
 from synth.machine.rank_groups import ORDERS
+from synth.runtime.program.machine_jobs import measured_groups
 
 FOUND = {
     "ranks": 8,
@@ -128,7 +130,7 @@ def test_the_machine_predicts_what_was_measured() -> None:
         seconds = 1e-5 + 2 * 64 * 64 * k / each + 4 * (64 * 64 + 64 * k) / stream + 4 * 64 * k / weights
         assert compute_seconds(machine, nest, nest.extents, True) == pytest.approx(seconds, rel=1e-2)
     assert machine.overlap == 0.25
-    assert level(entries[:6], FOUND["gamma"]).error < 1e-6
+    assert LevelTimes(entries[:6], FOUND["gamma"]).line.error < 1e-6
     errors = machine.errors
     assert errors["kernels"] == pytest.approx(0.0, abs=1e-3)
     assert errors["collectives of system"] == pytest.approx(0.0, abs=1e-3)
@@ -160,8 +162,48 @@ def test_pairs_tell_the_latency_of_any_group_from_that_of_messages() -> None:
     halo = groups.messages(np.array([1e6]), groups.of(("k",)), np.array([2]))
     assert halo == pytest.approx([base + 2 * alpha + 1e6 * beta], rel=1e-2)
     alone = [each for each in entries if each["members"] == 4]
-    assert level(alone, 0.0).factors[1] == 0
-    assert level(alone, 0.0).factors[0] == pytest.approx(alpha + base / 3, rel=1e-2)
+    assert LevelTimes(alone, 0.0).line.factors[1] == 0
+    assert LevelTimes(alone, 0.0).line.factors[0] == pytest.approx(alpha + base / 3, rel=1e-2)
+
+
+def test_a_level_with_groups_of_one_size_has_the_base_of_the_other() -> None:
+    """A collective waits for a core once, whatever the links; else messages between pairs would cost more."""
+    base, links = 2e-3, {"node": (8e-4, 2e-9), "system": (7e-4, 1e-8)}
+    entries = [
+        {
+            "level": level,
+            "members": members,
+            "op": "all_gather",
+            "bytes": size,
+            "seconds": base + (members - 1) * (links[level][0] + size / members * links[level][1]),
+        }
+        for level, members in (("node", 2), ("system", 4), ("system", 2))
+        for size in (2**12, 2**16, 2**20)
+    ]
+    kernel = {"layer": 64, "flops": 1e8, "bytes": 0, "weights": 0, "channels": 64, "seconds": 1e-2}
+    found = {**FOUND, "local": 2, "ranks": 8, "collectives": entries, "kernels": [kernel] * 4}
+    machine = parse_machine(machine_text(found, "m"), "m.yaml")
+    for level in machine.levels:
+        assert (level.alpha, level.beta) == pytest.approx(links[level.name], rel=1e-2)
+        assert level.base == pytest.approx(base, rel=1e-2)
+    seconds = cost(machine, "all_gather", 2.0**20, Group((2, 8), (1.0, 2.0)), "ring").seconds
+    assert seconds == pytest.approx(base + 7 * (7e-4 + 2**17 * 1e-8), rel=2e-2)
+    pairs = [each for each in entries if each["level"] == "node"]
+    assert LevelTimes(pairs, 0.0).line.factors[:2] == pytest.approx((base + 8e-4, 0), rel=1e-2)
+    quick = [{**each, "seconds": 1e-3} for each in pairs]  # no latency is negative
+    alpha, less, *_ = LevelTimes(quick, 0.0, 0, base).line.factors
+    assert alpha == 0
+    assert less < base
+
+
+@pytest.mark.parametrize(("local", "nodes"), [(1, 2), (2, 1), (4, 1), (1, 4), (2, 4), (6, 3), (3, 6)])
+def test_groups_of_two_sizes_are_measured_where_there_are_any(local: int, nodes: int) -> None:
+    grid, groups = measured_groups(local, nodes)
+    sizes = {name: math.prod(grid[axis] for axis in axes) for name, axes in groups.items()}
+    assert math.prod(grid.values()) == local * nodes
+    assert {name: sizes.get(name, 1) for name in ("node", "system")} == {"node": local, "system": nodes}
+    assert sizes.get("pairs of a node", 0) == (2 if local in (4, 6) else 0)
+    assert sizes.get("pairs of nodes", 0) == (2 if nodes in (4, 6) else 0)
 
 
 @pytest.mark.parametrize("more", [1.5, 0.8])
@@ -171,7 +213,7 @@ def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -
         share = size / 4
         seconds = 3 * (alpha + share * beta * (more if share < below else 1))
         entries.append({"level": "node", "members": 4, "op": "all_gather", "bytes": size, "seconds": seconds})
-    line = level(entries, 0.0, below)
+    line = LevelTimes(entries, 0.0, below).line
     assert len(line.factors) == (4 if more > 1 else 3)
     if more < 1:
         return
@@ -198,7 +240,7 @@ def test_noise_of_one_size_is_not_taken_for_another_beta() -> None:
         for op, noise in (("all_gather", 1.0), ("reduce_scatter", 20.0 if size == 2**16 else 1.0)):
             seconds = noise * (alpha + size / 2 * beta)
             entries.append({"level": "node", "members": 2, "op": op, "bytes": size, "seconds": seconds})
-    assert level(entries, 0.0, below).factors == pytest.approx((alpha, 0, beta), rel=0.3)
+    assert LevelTimes(entries, 0.0, below).line.factors == pytest.approx((alpha, 0, beta), rel=0.3)
 
 
 def test_collectives_that_noise_hides_are_not_fitted() -> None:
