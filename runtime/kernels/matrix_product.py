@@ -28,8 +28,21 @@ def onednn_linear(
 ) -> torch.Tensor:
     """[m, n], [k, n] and [k] to [m, k], by oneDNN."""
     by_onednn = torch.ops.mkldnn._linear_pointwise
-    made: torch.Tensor = by_onednn(values, ker, bias, "none", [], "")
+    made: torch.Tensor = by_onednn(values, _dense(ker), bias, "none", [], "")
     return made
+
+
+def _dense(ker: torch.Tensor) -> torch.Tensor:
+    """A matrix whose rows or columns lie one after the other: itself, or a copy.
+
+    Of others (a part of each row of a matrix) oneDNN makes products by its reference
+    kernel, hundreds of times slower. A copy in the order of the words takes less time
+    than oneDNN gains, from 32 rows of the other factor on.
+    """
+    if ker.is_contiguous() or ker.mT.is_contiguous():
+        return ker
+    by_columns = ker.stride(0) < ker.stride(1)
+    return ker.mT.contiguous().mT if by_columns else ker.contiguous()
 
 
 def suits_onednn(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -183,11 +183,14 @@ class KernelCall:
         return 1.0 if self.nest.extents.g > 1 else math.ceil(channels / block) * block / max(1, channels)
 
 
-def copies_of_product(pass_: Pass, samples: int, in_channels: int, out_channels: int, out: Words) -> Words:
-    """Words of a product of matrices in float32. out: of dOut, on every rank.
+def copies_of_product(
+    pass_: Pass, samples: int, in_channels: int, out_channels: int, out: Words, tiled: bool = False
+) -> Words:
+    """Words of a product of matrices in float32. out: of dOut, on every rank. tiled: In and Ker along c.
 
     BLAS copies nothing. oneDNN, for large products, copies a panel of the right factor, unless its rows are
-    short and contiguous; and all of dOut for dKer, transposed.
+    short and contiguous; and all of dOut for dKer, transposed. A tile that is a part of each row of a right
+    factor is copied first.
     """
     rows, terms, columns = {
         "forward": (samples, in_channels, out_channels),
@@ -199,7 +202,8 @@ def copies_of_product(pass_: Pass, samples: int, in_channels: int, out_channels:
     long = pass_ == "forward" or columns > SHORT_ROW
     along = PANEL if terms > PANEL else min(terms, PANEL // 2)
     panel = 4 * BLOCK * (BLOCK * math.ceil(along / BLOCK) + 4) if long else 0
-    return panel + (out if pass_ == "backward-filter" else 0 * out)
+    tile = terms * columns if tiled else 0
+    return panel + tile + (out if pass_ == "backward-filter" else 0 * out)
 
 
 def convolves_in_blocks(call: DilatedCall) -> bool:

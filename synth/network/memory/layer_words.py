@@ -277,7 +277,8 @@ class LayerWords:
             return np.zeros(self.ranks)
         if product:
             sizes, out = plan.sizes(self.footprints.work), self._in_kernel("Out", plan)
-            return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out)
+            tiled = plan.counts.c > 1
+            return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out, tiled)
         call = self._call(plan)
         told = call.in_ if plan.written == "In" else call.ker
         if call.is_reversed or (plan.written == "In" and call.is_onednns):

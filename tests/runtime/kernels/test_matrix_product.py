@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.layer.passes import Pass
 from synth.network.memory import kernel_copies
 from synth.runtime.grid.allocation_counter import allocated
 from synth.runtime.kernels import matrix_product as products
-from synth.runtime.kernels.matrix_product import MatrixProduct, matrix_product, suits_onednn
+from synth.runtime.kernels.matrix_product import MatrixProduct, linear, matrix_product, suits_onednn
 
 WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 needs_avx512 = pytest.mark.skipif(not WIDE, reason="BLAS multiplies without AVX-512")
@@ -45,6 +46,42 @@ def test_values_are_those_of_blas_for_any_strides(case: Any, calls: list[int]) -
             close(matrix_product(left, right), left @ right)
             close(matrix_product(left.contiguous(), right.contiguous()), left @ right)
     assert len(calls) == 18
+
+
+class Factors(TorchDispatchMode):
+    """The right factors that oneDNN is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every call of torch."""
+        if function == torch.ops.mkldnn._linear_pointwise.default:
+            self.found.append(args[1])
+        return function(*args, **(kwargs or {}))
+
+
+@needs_avx512
+@pytest.mark.parametrize("case", CASES)
+def test_onednn_never_takes_its_reference_kernel(case: Any) -> None:
+    """It does for right factors that are a part of each row of a matrix, hundreds of times slower."""
+    m, n, k = case
+    left, whole = torch.randn(m, n), torch.randn(2 * max(n, k), 2 * max(n, k))
+    dense = [torch.randn(n, k), torch.randn(k, n).mT, whole[:n, :1].expand(n, k).contiguous()]
+    parts = [whole[:n, 3 : k + 3], whole[:k, :n].mT, whole[: 2 * n : 2, :k], whole[:n, :1].expand(n, k)]
+    with Factors() as factors:
+        for right in [*dense, *parts]:
+            matrix_product(left, right)
+    assert all(each.is_contiguous() or each.mT.is_contiguous() for each in factors.found)
+    pairs = zip(factors.found, [*dense, *parts], strict=True)
+    copied = [each.untyped_storage()._cdata != right.untyped_storage()._cdata for each, right in pairs]
+    assert copied == [False] * len(dense) + [True] * len(parts)
+    with Factors() as factors:
+        linear(left[:, ::2], whole[:k, : n // 2].requires_grad_(), None)
+        linear(left, torch.randn(k, 2 * n)[:, n:].requires_grad_(), None).sum().backward()
+    assert factors.found
+    assert all(each.is_contiguous() or each.mT.is_contiguous() for each in factors.found)
 
 
 @needs_avx512
