@@ -47,12 +47,23 @@ def convolution(
         return torch.mkldnn_convolution(
             values, ker, bias, frame.padding, frame.stride, frame.dilation, groups
         )
+    if conv is None:
+        return _by_torch(values, ker, bias, frame, groups)
+    return conv(values, ker, bias, frame.stride, frame.padding, frame.dilation, groups)
+
+
+def _by_torch(
+    values: torch.Tensor,
+    ker: torch.Tensor,
+    bias: torch.Tensor | None,
+    frame: Frame,
+    groups: int,
+) -> torch.Tensor:
     steps = frame.stride, frame.padding, frame.dilation
-    if conv is not None:
-        return conv(values, ker, bias, *steps, groups)
-    return torch.convolution(
+    out: torch.Tensor = torch.convolution(
         values, ker, bias, *steps, False, [0] * len(frame.stride), groups
     )
+    return out
 
 
 def in_gradient(
@@ -262,11 +273,7 @@ def reversed_convolution(
     turned = exchanged.contiguous().flip(tuple(range(2, 2 + dims)))
     reach = zip(frame.dilation, ker.shape[2:], frame.padding, strict=True)
     padding = [step * (taps - 1) - zeros for step, taps, zeros in reach]
-    found: torch.Tensor = torch.convolution(
-        *(dout, turned, None, frame.stride, padding, frame.dilation),
-        *(False, [0] * dims, groups),
-    )
-    return found
+    return _by_torch(dout, turned, None, frame._replace(padding=padding), groups)
 
 
 class Convolution(torch.autograd.Function):
@@ -315,7 +322,7 @@ def recorded_convolution(
     if not own and torch.is_grad_enabled() and values.requires_grad:
         own = _suits(values, frame) and _turns(values.shape, ker, frame, groups, values)
     if not own:
-        return convolution(values, ker, bias, frame, groups)
+        return _by_torch(values, ker, bias, frame, groups)
     apply: Any = Convolution.apply
     made: torch.Tensor = apply(values, ker, bias, frame, groups)
     return made

@@ -291,8 +291,9 @@ class LayerWords:
         d, plans = self.distribution, self.tiling.pass_plans
         passes = tuple(each.pass_ for each in plans)
         again = gathers(passes, plans[0].saves)["In"] > 1 and d.halo_axes("In")
-        ours, calls = any(plan.steps > 1 for plan in plans), map(self._call, plans)
-        cut = any(getattr(d.grid, axis) > 1 for axis in SPATIAL)
-        routine = cut or any(call.is_reversed or call.is_laid_out for call in calls)
-        ours_alone = self.layer_class.transposed and routine
+        ours = any(plan.steps > 1 for plan in plans)
+        cut, calls = any(getattr(d.grid, axis) > 1 for axis in SPATIAL), map(self._call, plans)
+        ours_alone = self.layer_class.transposed and (
+            cut or any(call.is_reversed or call.is_laid_out for call in calls)
+        )
         return not (any(d.groups) or d.nest.turned or again or ours or ours_alone)
