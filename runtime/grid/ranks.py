@@ -42,6 +42,8 @@ class Ranks:
     group: torch's process group of these ranks; None for the default group.
     agreement: on which they agree before they communicate, if they do; see `require`.
     replicas: the networks that are trained together with this one; None for none.
+    refuses_gathers: whether operations on partitioned tensors that every rank would
+        have to compute from the whole are refused.
 
     Raises `ValueError` if the members do not ascend.
     """
@@ -51,6 +53,7 @@ class Ranks:
     group: Any = None
     agreement: Any = field(default=None, compare=False)
     replicas: Replicas | None = field(default=None, compare=False)
+    refuses_gathers: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):

@@ -58,6 +58,8 @@ def held_part(
     values = _held_value(key, module, name)
     if place is None:
         return values
+    if _is_computed_whole(values, module, name, place):
+        values = PartitionedTensor.from_whole(values, place)
     if not isinstance(values, PartitionedTensor) or values._partition != place:
         found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
         raise ValueError(
@@ -82,6 +84,17 @@ def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
             f" ({error}); register it on the model before parallelize"
         ) from error
     return values
+
+
+def _is_computed_whole(
+    values: torch.Tensor, module: nn.Module, name: str, place: Partition
+) -> bool:
+    """Whether a parametrization computed a tensor from wholes, alike on all ranks."""
+    return (
+        not isinstance(values, PartitionedTensor)
+        and values.shape == place.shape
+        and is_parametrized(module, name)
+    )
 
 
 def require_as_traced(

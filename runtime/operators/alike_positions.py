@@ -17,12 +17,12 @@ from synth.runtime.layers.products.position_blocks import (
     JoinedBlocks,
     blocks_of,
 )
-from synth.runtime.layers.steps.local import reshape_groups
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.local_calls import RESHAPES
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.table import Operators
+from synth.runtime.tensor.local_forms import reshape_groups
 from synth.runtime.tracing.expressions import is_expression
 
 ATTENTION = "scaled_dot_product_attention"

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.steps.local import (
+from synth.runtime.operators.call import Call
+from synth.runtime.tensor.local_forms import (
     LocalForm,
     reshape_form,
     shuffle_form,
     whole_along,
 )
-from synth.runtime.operators.call import Call
 
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 # function -> place of its argument `dim` after the input

@@ -223,12 +223,13 @@ class Partition:
 
     def uncut_along(self, dims: Sequence[int]) -> Partition:
         """A partition in which some dimensions are not cut; this one if that is so."""
-        if not self.cut_dims & set(dims) and not self.refined:
-            return self
         whole = tuple(self.shape)
         others = [dim for dim in range(len(whole)) if dim not in dims]
-        if not others:
-            return Partition(replicated(whole, self.ranks))
+        if not others:  # also where a rank takes no part
+            kept = self.replicated and not self.refined
+            return self if kept else Partition(replicated(whole, self.ranks))
+        if not self.cut_dims & set(dims) and not self.refined:
+            return self
         longest = max(others, key=lambda dim: whole[dim])
         first = others[0] if whole[others[0]] >= self.ranks.size else longest
         boxes = []

@@ -31,6 +31,7 @@ class PartitionedTensor(torch.Tensor):
 
     _local: torch.Tensor
     _partition: Partition
+    is_copy = False  # of words that torch would show in a view
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -131,6 +132,15 @@ class PartitionedTensor(torch.Tensor):
         call this, since it makes a mesh.
         """
         return dtensor.to_dtensor(self.to_local(), self._partition)
+
+    def copied(self) -> PartitionedTensor:
+        """This, noted as a copy of words of which torch would give a view.
+
+        A change of it in place would not be seen in the tensor that it is a part of, so
+        it is refused.
+        """
+        self.is_copy = True
+        return self
 
     @property
     def partition(self) -> Partition:

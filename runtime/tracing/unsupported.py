@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ from torch import nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree
+
+from synth.runtime.grid.user_lines import is_users, user_line
 
 HOOKS = {
     "_forward_pre_hooks": "a forward pre-hook",
@@ -93,29 +93,16 @@ def _refuse_shared_memory(model: nn.Module) -> None:
 
 def in_user_code() -> str:
     """The line of the model that makes a call, as " (model.py:12)"; "" for none."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.endswith("runtime/tracing/trace.py"):  # which runs the model
-            return ""
-        if _is_users(file):
-            return f" ({Path(file).name}:{frame.f_lineno})"
-        frame = frame.f_back
-    return ""
+    line = user_line()
+    return "" if line is None else str(line)
 
 
 def place_of(error: BaseException) -> str:
     """The line of the model that raised an error, likewise."""
     lines = reversed(traceback.extract_tb(error.__traceback__))
-    found = (each for each in lines if _is_users(each.filename))
+    found = (each for each in lines if is_users(each.filename))
     last = next(found, None)
     return f" ({Path(last.filename).name}:{last.lineno})" if last else ""
-
-
-@cache  # asked for every call of a model
-def _is_users(file: str) -> bool:
-    torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
-    return not file.startswith((torch_code, own, "<"))
 
 
 @contextmanager

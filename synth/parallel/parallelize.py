@@ -86,7 +86,8 @@ def parallelize(
         the first rank, for `objective`.
     memory: limit of the plan, or of each plan, in bytes per process. None: of a plan of the network for time,
         what this machine has per rank.
-    refuse: raise `ValueError` with the name of a layer that would have to be gathered.
+    refuse: raise `ValueError` with the name of a layer that would have to be gathered. Operations on outputs
+        that every rank would compute from the whole are refused, too.
     bucket_bytes: size of the messages in which gradients of biases and whole weights are summed during the
         backward pass; 0 for one message per parameter. None: 25 MiB as DDP, or what a plan for time has
         priced: less where latency is small, so that more of them travel while others compute.
@@ -129,7 +130,7 @@ def parallelize(
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
-        members = with_everyone(members)
+        members = replace(with_everyone(members), refuses_gathers=refuse)
         read = partial(prepared_model, model, input, members.size, plan, ahead, mode)
         prepared = consistent(read, model, input, settings, members.everyone)
         recipe = NetworkRecipe(

@@ -1,4 +1,4 @@
-"""torch's operations on partitioned tensors: a rule for each, or an error.
+"""torch's operations on partitioned tensors: by rules, or from the gathered wholes.
 
 A rule is called as `rule(func, args, kwargs)` below autograd. Plain tensors among the
 arguments are wholes, the same on all ranks. A rule may communicate: all ranks call the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -23,6 +23,8 @@ from synth.runtime.tensor.operations import (
     views,
     weight_norm,
 )
+from synth.runtime.tensor.operations.gathered import gathered, is_view, tensors_of
+from synth.runtime.tensor.operations.operands import NoParts, short_name, written
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
@@ -42,14 +44,47 @@ RULES: dict[str, Rule] = {
 
 
 def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation. Raises `NotImplementedError` where it has no rule."""
+    """Call an operation: by its rule, or from wholes where parts do not allow that."""
     if not KNOWN.issuperset(types):
         other = next(each for each in types if each not in KNOWN)
         raise TypeError(
             f"{short_name(func)} mixes a partitioned tensor and a {other.__name__};"
             " convert one of them: full_tensor() gives a plain tensor"
         )
-    return rule_of(func)(func, args, kwargs)
+    target = written(func)
+    if target is not None:
+        _refuse_copies(func, kwargs[target] if target in kwargs else args[0])
+    rule = rule_of(func)
+    try:
+        made = rule(func, args, kwargs)
+    except NoParts:
+        made = gathered(func, args, kwargs)
+    if is_view(func):
+        _mark_copies(args[0], made)
+    return made
+
+
+def _mark_copies(given: Any, made: Any) -> None:
+    """Note which results of a view do not share the memory of the operand."""
+    if not isinstance(given, PartitionedTensor):
+        return
+    memory = given._local.untyped_storage()._cdata
+    for each in tensors_of(made):
+        own = each._local
+        other = own.numel() > 0 and own.untyped_storage()._cdata != memory
+        if given.is_copy or other:
+            each.copied()
+
+
+def _refuse_copies(func: Any, changed: Any) -> None:
+    """Raise `RuntimeError` for a change of a copy that would not be seen."""
+    for each in tensors_of(changed):
+        if each.is_copy:
+            raise RuntimeError(
+                f"{short_name(func)} would change a copy: the words of this part of"
+                f" {tuple(each.shape)} moved to other ranks; compute a new tensor, for"
+                " example with torch.where, or change full_tensor()"
+            )
 
 
 @cache
@@ -61,33 +96,7 @@ def rule_of(func: Any) -> Rule:
     if name.startswith(("_foreach_", "_fused_")):
         return pointwise.foreach
     if torch.Tag.nondeterministic_seeded in func.tags:
-        return refuse
+        return gathered
     if torch.Tag.pointwise in func.tags:
         return pointwise.pointwise
-    return refuse
-
-
-def refuse(func: Any, args: Any, kwargs: Any) -> NoReturn:
-    """Raise `NotImplementedError` for an operation that has no meaning on parts."""
-    flat = [*args, *kwargs.values()]
-    flat = [
-        one for each in flat for one in (each if isinstance(each, list) else [each])
-    ]
-    given = next((one for one in flat if isinstance(one, PartitionedTensor)), None)
-    of = "" if given is None else f" of {tuple(given.shape)}"
-    name = short_name(func)
-    if func.namespace in ("c10d", "_c10d_functional"):
-        raise NotImplementedError(
-            f"{name} of torch.distributed is not defined on a partitioned tensor{of}:"
-            " its ranks already hold one global tensor; call full_tensor(), or use"
-            " to_local() for the own part"
-        )
-    raise NotImplementedError(
-        f"{name} is not defined on a partitioned tensor{of}; call full_tensor() first"
-    )
-
-
-def short_name(func: Any) -> str:
-    """The name of an operation without namespace and overload."""
-    name: str = func._schema.name
-    return name.rpartition("::")[2]
+    return gathered

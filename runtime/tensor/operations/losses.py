@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from synth.runtime.tensor.operations.operands import (
+    NoParts,
     argument,
     common_partition,
     to_partition,
@@ -98,14 +99,10 @@ def nll_loss_backward(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
 def _of_classes(given: torch.Tensor) -> tuple[Partition, Partition]:
     """The partition with all classes of a word on one rank, and that of the words.
 
-    Raises `NotImplementedError` for log-probabilities that are whole on all ranks while
-    the targets are partitioned.
+    Raises `NoParts` for log-probabilities that are whole on all ranks.
     """
     if not isinstance(given, PartitionedTensor):
-        raise NotImplementedError(
-            f"log-probabilities of {tuple(given.shape)} are whole, and the targets are"
-            " partitioned; give whole targets: full_tensor()"
-        )
+        raise NoParts
     base, layout = given._partition, given._partition.layout
     if _is_volume(base) and 1 not in base.cut_dims:
         boxes = [(box[0], *box[2:]) for box in layout.boxes]

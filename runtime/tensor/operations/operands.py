@@ -12,6 +12,16 @@ from synth.runtime.tensor.partition import Partition, require_same_ranks
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 
+class NoParts(Exception):
+    """Parts of a tensor do not allow an operation: it is computed from wholes."""
+
+
+def short_name(func: Any) -> str:
+    """The name of an operation without namespace and overload."""
+    name: str = func._schema.name
+    return name.rpartition("::")[2]
+
+
 def to_partition(value: Any, base: Partition) -> Any:
     """What this rank needs of an operand to combine it with its box of `base`.
 
@@ -36,11 +46,7 @@ def to_partition(value: Any, base: Partition) -> Any:
 def _placed(base: Partition, wanted: Sequence[int]) -> Partition:
     """The partition of an operand; that of a refined base is the base itself."""
     if base.refined and tuple(wanted) != tuple(base.shape):
-        raise NotImplementedError(
-            f"a partitioned tensor of {tuple(wanted)} is not combined with one of"
-            f" {tuple(base.shape)} that is stored as {base.layout.whole}; call"
-            " full_tensor() first"
-        )
+        raise NoParts
     return base.operand(wanted)
 
 
@@ -68,10 +74,7 @@ def common_partition(tensors: Sequence[torch.Tensor]) -> Partition:
     if shape == base.shape:
         return base
     if base.refined:
-        raise NotImplementedError(
-            f"a partitioned tensor of {tuple(base.shape)} that is stored as"
-            f" {base.layout.whole} is not broadcast; call full_tensor() first"
-        )
+        raise NoParts
     return base.expanded(shape)
 
 

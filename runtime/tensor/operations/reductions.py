@@ -18,9 +18,11 @@ import torch.distributed as dist
 from synth.runtime.comm.layout import even
 from synth.runtime.grid.boxes import volume, within
 from synth.runtime.tensor.operations.operands import (
+    NoParts,
     argument,
     on_wholes,
     to_partition,
+    with_argument,
     wrap,
 )
 from synth.runtime.tensor.partition import Partition
@@ -137,11 +139,17 @@ def extremum(func: Any, args: Any, kwargs: Any) -> Any:
     """`amax`, `max`, `any`, `prod` and the like, of all words or over dimensions."""
     given = args[0]
     partition, dims = given._partition, reduced_dims(func, args, kwargs)
-    if dims is not None and len(dims) < given.dim():
+    if dims is not None and (
+        len(dims) < given.dim() or len(func._schema.returns) > 1  # and where it is
+    ):
         return along(func, args, kwargs)
     parts = _gathered(func, given, partition)
     keep = keeps_dims(func, args, kwargs)
-    result = func(parts, *[[0]] * (dims is not None), *args[2:], **kwargs)
+    if dims is not None:
+        one = argument(func, args, kwargs, "dim")
+        over = [0] if isinstance(one, list | tuple) else 0
+        args, kwargs = with_argument(func, args, kwargs, "dim", over)
+    result = func(parts, *args[1:], **kwargs)
     if keep:
         return result.reshape([1] * given.dim())
     return result.reshape(())
@@ -168,9 +176,8 @@ def along(func: Any, args: Any, kwargs: Any) -> Any:
     given = [each for each in args if isinstance(each, PartitionedTensor)]
     largest = max(given, key=lambda each: each.numel())
     dims = reduced_dims(func, (largest, *args[1:]), kwargs)
-    assert dims is not None
-    if largest._partition.refined:
-        return on_wholes(func, args, kwargs)
+    if dims is None or largest._partition.refined:
+        raise NoParts
     base = largest._partition.uncut_along(dims)
     result = _on_parts(func, args, kwargs, base)
     empty = [_meta(each) for each in args]
@@ -258,6 +265,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "mean"), total),
     **dict.fromkeys(("amax", "amin", "max", "min", "any", "all", "prod"), extremum),
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "cumsum", "logsumexp"), along),
+    **dict.fromkeys(("cumprod", "cummax", "cummin", "logcumsumexp"), along),
+    **dict.fromkeys(("median", "nanmedian", "kthvalue", "mode", "glu"), along),
     **dict.fromkeys(("_softmax", "_log_softmax"), along),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), along),
     **dict.fromkeys(("var", "std", "var_mean"), spread),

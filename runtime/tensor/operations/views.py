@@ -1,18 +1,19 @@
 """Other shapes of a partitioned tensor: permuted, sliced, divided, joined.
 
-No words move: where the cut dimensions do not allow that, the operation is refused.
+No words move. What the cut dimensions do not allow is computed from the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from synth.runtime.grid.boxes import Box, intersect, volume, with_interval
 from synth.runtime.tensor.operations.operands import (
+    NoParts,
     argument,
     to_partition,
     wrap,
@@ -27,17 +28,8 @@ def _map(
     """The partition in which each box is made from that of `given`."""
     partition = given._partition
     if partition.refined:
-        refuse_view(given, whole)
+        raise NoParts
     return partition.with_boxes(whole, [of_box(box) for box in partition.layout.boxes])
-
-
-def refuse_view(given: torch.Tensor, wanted: Sequence[int]) -> NoReturn:
-    """Raise `NotImplementedError` for a shape in which the ranks hold no boxes."""
-    assert isinstance(given, PartitionedTensor)
-    raise NotImplementedError(
-        f"a partitioned tensor of {tuple(given.shape)}, of which this rank holds"
-        f" {given.box}, has no view of shape {tuple(wanted)}; call full_tensor() first"
-    )
 
 
 def permute(func: Any, args: Any, kwargs: Any) -> Any:
@@ -69,11 +61,17 @@ def squeeze(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _without(given: PartitionedTensor, gone: set[int]) -> Any:
     kept = [dim for dim in range(given.dim()) if dim not in gone]
-    if any(given._partition.cut_dims & {dim} for dim in gone):
-        refuse_view(given, [given.shape[dim] for dim in kept])
     whole = [given.shape[dim] for dim in kept]
-    placed = _map(given, whole, lambda box: tuple(box[dim] for dim in kept))
-    return wrap(given._local.view(placed.local_shape), placed)
+
+    def without(box: Box) -> Box:
+        return tuple(box[dim] if volume(box) else (0, 0) for dim in kept)
+
+    if not kept and not given._partition.replicated:
+        raise NoParts
+    placed = _map(given, whole, without)
+    if not volume(given.box):
+        return wrap(given._local.new_empty(placed.local_shape), placed)
+    return wrap(given._local.squeeze(sorted(gone)), placed)
 
 
 def unsqueeze(func: Any, args: Any, kwargs: Any) -> Any:
@@ -185,16 +183,16 @@ def stack(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def select(func: Any, args: Any, kwargs: Any) -> Any:
-    """`select`: one index of a dimension; ranks without it hold nothing."""
+    """`select`: one index of a dimension; ranks without it hold nothing.
+
+    A single word cannot be held by some ranks: it moves to all.
+    """
     given, dim, index = args
     dim, index = dim % given.dim(), index % given.shape[dim]
-    if dim in given._partition.cut_dims:
+    if given.dim() == 1 and not given._partition.replicated:
         placed = given._partition.uncut_along([dim])
-        moved = PartitionedTensor(to_partition(given, placed), placed)
-    else:
-        moved = given
-    one = _interval(moved, dim, index, index + 1)
-    return _without(one, {dim})
+        given = PartitionedTensor(to_partition(given, placed), placed)
+    return _without(_interval(given, dim, index, index + 1), {dim})
 
 
 def split(func: Any, args: Any, kwargs: Any) -> Any:
@@ -225,11 +223,34 @@ def expand(func: Any, args: Any, kwargs: Any) -> Any:
     if tuple(wanted) == tuple(given.shape):
         return wrap(given._local.view_as(given._local), given._partition)
     if given._partition.refined:
-        refuse_view(given, wanted)
+        raise NoParts
     placed = given._partition.expanded(wanted)
     if not volume(placed.box):
         return wrap(given._local.new_empty(placed.local_shape), placed)
     return wrap(given._local.expand(placed.local_shape), placed)
+
+
+def diagonal(func: Any, args: Any, kwargs: Any) -> Any:
+    """`diagonal` of two dimensions that are not cut: the last of the result."""
+    given = args[0]
+    offset, *dims = (
+        argument(func, args, kwargs, n) for n in ("offset", "dim1", "dim2")
+    )
+    gone = {dim % given.dim() for dim in dims}
+    if gone & given._partition.cut_dims:
+        raise NoParts
+    empty = torch.empty(given.shape, device="meta").diagonal(offset, *dims)
+
+    def without(box: Box) -> Box:
+        if not volume(box):
+            return ((0, 0),) * empty.dim()
+        kept = (each for dim, each in enumerate(box) if dim not in gone)
+        return (*kept, (0, empty.shape[-1]))
+
+    placed = _map(given, empty.shape, without)
+    if not volume(placed.box):
+        return wrap(given._local.new_empty(placed.local_shape), placed)
+    return wrap(given._local.diagonal(offset, *dims), placed)
 
 
 def cat(func: Any, args: Any, kwargs: Any) -> Any:
@@ -258,6 +279,7 @@ RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "select": select,
     **dict.fromkeys(("split", "split_with_sizes", "unbind"), split),
     "expand": expand,
+    "diagonal": diagonal,
     "cat": cat,
     "stack": stack,
     "slice_backward": unsliced,

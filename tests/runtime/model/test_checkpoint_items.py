@@ -16,7 +16,6 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tensor import checkpoint_items
-from synth.runtime.tensor.operations.reshape import reshaped_box
 from synth.runtime.tensor.partition import Partition
 
 Partitions = tuple[tuple[int, ...], tuple[int, ...], list[Box]]  # user's shape, layout's, boxes
@@ -105,34 +104,3 @@ def test_what_is_read_is_written_through_views(made: Partitions) -> None:
             index = SimpleNamespace(fqn="w", offset=chunk.offsets)
             checkpoint_items.shard(index, local, place).copy_(values[region(chunk.offsets, chunk.sizes)])
         assert torch.equal(local, values.reshape(whole)[within(box, place.frame)])
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_a_reshaped_box_holds_the_same_words(data: st.DataObject) -> None:
-    factors = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-
-    def merged() -> tuple[int, ...]:
-        extents = [1]
-        for factor in factors:
-            if data.draw(st.booleans()):
-                extents.append(1)
-            extents[-1] *= factor
-        return tuple(extents)
-
-    before, after = merged(), merged()
-    ends = [sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n)))) for n in before]
-    box = tuple((low, high) for low, high in ends)
-    words = np.arange(math.prod(before)).reshape(before)[region([low for low, _ in box], shape(box))]
-    made = reshaped_box(box, before, after)
-    if made is not None:
-        found = np.arange(math.prod(after)).reshape(after)[region([low for low, _ in made], shape(made))]
-        assert (found.ravel() == words.ravel()).all()
-        assert found.size == words.size
-
-
-def test_boxes_that_have_a_shape_are_reshaped() -> None:
-    assert reshaped_box(((2, 4), (0, 3)), (4, 3), (12,)) == ((6, 12),)
-    assert reshaped_box(((6, 12),), (12,), (4, 3)) == ((2, 4), (0, 3))
-    assert reshaped_box(((0, 2), (0, 3), (1, 2)), (2, 3, 4), (2, 12)) is None
-    assert reshaped_box(((1, 2), (0, 12)), (2, 12), (2, 3, 4)) == ((1, 2), (0, 3), (0, 4))

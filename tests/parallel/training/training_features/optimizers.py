@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 from torch.nn import utils
 
-from training_features.table import Run, correct, refused, train
+from training_features.table import Run, correct, train
 
 
 def sgd(parameters: Any) -> optim.Optimizer:
@@ -98,15 +98,19 @@ correct("LARS")(lambda run: train(run, Lars))
 correct("LAMB")(lambda run: train(run, Lamb))
 
 
-@refused("Muon", "full_tensor()")
+@correct("Muon")
 def muon(run: Run) -> None:
     """It multiplies a weight by itself as a matrix."""
     optimizer = torch.optim.Muon([run.model.head.weight], lr=0.01)
-    run.loss().backward()
-    optimizer.step()
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = run.loss()
+        loss.backward()
+        run.note(loss)
+        optimizer.step()
 
 
-@refused("LBFGS", "full_tensor()")
+@correct("LBFGS")
 def lbfgs(run: Run) -> None:
     """It flattens all gradients into one vector."""
     optimizer = optim.LBFGS(run.model.parameters(), lr=0.1, max_iter=2)
@@ -117,7 +121,7 @@ def lbfgs(run: Run) -> None:
         loss.backward()
         return loss
 
-    optimizer.step(closure)
+    run.note(optimizer.step(closure))
 
 
 @correct("state_dict of an optimizer, loaded again")

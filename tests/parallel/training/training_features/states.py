@@ -160,10 +160,10 @@ def saved_whole(run: Run) -> None:
     run.note(*torch.load(file).values())
 
 
-@refused("parameters_to_vector", "full_tensor()")
+@correct("parameters_to_vector")
 def vector(run: Run) -> None:
     """A flat vector of all parameters."""
-    utils.parameters_to_vector(run.model.parameters())
+    run.note(utils.parameters_to_vector(run.model.parameters()))
 
 
 @refused("a parameter replaced by a plain one", "was replaced")
@@ -212,11 +212,11 @@ def weight_normed(run: Run) -> None:
     train(run, sgd, 2)
 
 
-@refused("weight_norm of a grouped layer", "register it on the model before parallelize")
+@correct("weight_norm of a grouped layer")
 def weight_normed_groups(run: Run) -> None:
     """Its weight is stored by groups."""
     parametrizations.weight_norm(run.model.grouped)
-    run.loss()
+    train(run, sgd, 2)
 
 
 @correct("a parametrization before parallelize()")
@@ -227,25 +227,25 @@ def parametrized_before(run: Run) -> None:
     train(run, sgd, 2)
 
 
-@refused("an unsafe parametrization by a matrix product", "register it on the model before parallelize")
+@refused("an unsafe parametrization by a matrix product", "was replaced")
 def parametrized_by_product(run: Run) -> None:
-    """Its error names the weight."""
+    """A weight of another shape."""
     parametrize.register_parametrization(run.model.head, "weight", Product(), unsafe=True)
     run.loss()
 
 
-@refused("parametrizations.spectral_norm", "call full_tensor()")
+@correct("parametrizations.spectral_norm")
 def spectral_normed(run: Run) -> None:
     """Products of the weight and a vector."""
     parametrizations.spectral_norm(run.model.conv)
-    run.loss()
+    train(run, sgd, 2)
 
 
-@refused("parametrizations.orthogonal", "call full_tensor()")
+@correct("parametrizations.orthogonal")
 def orthogonal(run: Run) -> None:
     """Factors of the weight."""
     parametrizations.orthogonal(run.model.conv)
-    run.loss()
+    train(run, sgd, 2)
 
 
 @refused("utils.weight_norm, by a hook", "has hooks")
@@ -255,7 +255,7 @@ def weight_normed_by_hook(run: Run) -> None:
     run.loss()
 
 
-@refused("pruning", "call full_tensor()")
+@refused("pruning", "has hooks")
 def pruned(run: Run) -> None:
     """A mask of the smallest weights."""
     prune.l1_unstructured(run.model.conv, "weight", 0.3)

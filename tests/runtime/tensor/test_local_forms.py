@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synth.runtime.comm.layout import Layout, disjoint
 from synth.runtime.grid.boxes import Box, cut, shape, volume
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.local import LocalForm, fitting, reshape_form, shuffle_form, whole_along
+from synth.runtime.tensor.local_forms import LocalForm, fitting, reshape_form, shuffle_form, whole_along
 
 
 def numbered(sizes: tuple[int, ...], box: Box) -> torch.Tensor:
@@ -106,3 +106,13 @@ def test_what_fits_is_not_cut_anew() -> None:
         ((0, 1), (0, 8), (0, 3)),
         ((0, 1), (0, 8), (3, 6)),
     )
+
+
+def test_boxes_that_have_a_shape_are_reshaped() -> None:
+    def reshaped(box: Box, before: tuple[int, ...], after: tuple[int, ...]) -> Box | None:
+        return reshape_form(before, after).regroup(box)
+
+    assert reshaped(((2, 4), (0, 3)), (4, 3), (12,)) == ((6, 12),)
+    assert reshaped(((6, 12),), (12,), (4, 3)) == ((2, 4), (0, 3))
+    assert reshaped(((0, 2), (0, 3), (1, 2)), (2, 3, 4), (2, 12)) is None
+    assert reshaped(((1, 2), (0, 12)), (2, 12), (2, 3, 4)) == ((1, 2), (0, 3), (0, 4))

@@ -1,0 +1,45 @@
+"""The line of the user's code that leads to a call, for messages."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+
+class UserLine(NamedTuple):
+    """A line of a file. warned: the warnings that Python has shown for the module."""
+
+    path: str
+    number: int
+    warned: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f" ({Path(self.path).name}:{self.number})"
+
+
+def user_line() -> UserLine | None:
+    """The innermost line that runs and is neither torch's nor our own; None for none.
+
+    A model that is traced has none outside of it: the search ends where tracing began.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith("runtime/tracing/trace.py"):  # which runs the model
+            return None
+        if is_users(file):
+            warned = frame.f_globals.setdefault("__warningregistry__", {})
+            return UserLine(file, frame.f_lineno, warned)
+        frame = frame.f_back
+    return None
+
+
+@cache  # asked for every call of a model
+def is_users(file: str) -> bool:
+    """Whether a file is neither torch's nor our own."""
+    torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
+    return not file.startswith((torch_code, own, "<"))

@@ -1,0 +1,45 @@
+"""What users call on the output of a network, on four real ranks: as in one process, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from output_operations import REFUSED
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("output_operation_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("plan", [{"h": 2, "k": 2}, {"b": 2, "w": 2}], ids=str)
+def test_operations_are_those_of_one_process(plan: Any, ranks: RankPool) -> None:
+    assert ranks.call("errors", plan) == [{}] * 4
+
+
+def test_a_change_that_would_be_lost_is_refused_on_all_ranks(ranks: RankPool) -> None:
+    for found in ranks.call("sentences", {"h": 2, "k": 2}):
+        for name, (_, expected) in REFUSED.items():
+            assert expected in found[name], name
+
+
+def test_one_warning_names_operation_words_and_line(ranks: RankPool) -> None:
+    first, *others = ranks.call("told", "along: qr")
+    assert others == [[]] * 3
+    assert len(first) == 1, first
+    assert "linalg_qr has no rule for parts of a tensor: 1536 words are gathered" in first[0]
+    assert "(output_operations.py:" in first[0]
+
+
+def test_a_network_that_refuses_to_gather_names_the_line(ranks: RankPool) -> None:
+    for said in ranks.call("refused", "along: qr"):
+        assert "linalg_qr has no rule for parts of a tensor (output_operations.py:" in said
+        assert "refuse=True; call full_tensor() first" in said
