@@ -15,7 +15,7 @@ class UserLine(NamedTuple):
 
     path: str
     number: int
-    warned: dict[str, Any]
+    warned: dict[str | tuple[str, type[Warning], int], int]
 
     def __str__(self) -> str:
         return f" ({Path(self.path).name}:{self.number})"

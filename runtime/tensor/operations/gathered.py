@@ -122,7 +122,7 @@ def _tell(name: str, words: int, ranks: Ranks) -> None:
         f"{name} has no rule for parts of a tensor: {words} words are gathered on every"
         f" rank{where}; call full_tensor() to say that this is meant"
     )
-    path, number, warned = ("synth", 1, None) if line is None else line
+    path, number, warned = line or ("synth", 1, None)
     warnings.warn_explicit(message, UserWarning, path, number, registry=warned)
 
 
