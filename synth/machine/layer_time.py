@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, Axis, Order, PerAxis, Tensor
+from synth.layer.axes import LACKED_INDEX, LACKS, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
 from synth.machine.collectives import Cost, Group, Op, best, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.schedule.distribution import Distribution
-from synth.schedule.halo_rows import halo_rows
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated_at
 from synth.schedule.pass_plan import ONES, PassPlan, Structure
-from synth.schedule.pass_program import Gather, Groups, PassProgram, Reduce, lowered, pass_program
+from synth.schedule.pass_program import Gather, Groups, PassProgram, Reduce, Rows, lowered, pass_program
 
 OPS: dict[type[Gather] | type[Reduce], Op] = {Gather: "all_gather", Reduce: "reduce_scatter"}
 THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
@@ -53,12 +52,12 @@ class PassTime:
 
 
 class Candidate(NamedTuple):
-    """A stationary tensor and a number of panels for a pass, with the moves of its schedule tree."""
+    """A stationary tensor and a number of panels for a pass, with the halo exchanges and moves of its tree."""
 
     pass_: Pass
     stationary: Tensor
     panels: int
-    rows: tuple[Tensor, ...]  # of halo exchanges
+    rows: tuple[Rows, ...]
     moves: tuple[Gather | Reduce, ...]
     rotation: tuple[Tensor, ...]
 
@@ -70,11 +69,11 @@ class Candidate(NamedTuple):
 @lru_cache(maxsize=1 << 14)
 def _walked(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], turned: tuple[Axis, ...]
-) -> tuple[tuple[Tensor, ...], tuple[Gather | Reduce, ...]]:
-    """(tensors of the halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
+) -> tuple[tuple[Rows, ...], tuple[Gather | Reduce, ...]]:
+    """(halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
     tree = lowered(plan, groups, row_axes, turned=turned)
     moves = sorted(tree.collectives(), key=lambda node: TENSORS.index(node.tensor))
-    return tuple(rows.tensor for rows in (*tree.fetches, *tree.returns)), tuple(moves)
+    return (*tree.fetches, *tree.returns), tuple(moves)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -133,6 +132,7 @@ class LayerTimer:
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
         self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
         self._computing: dict[Pass, float] = {}
+        self._exchanges: dict[Rows, float] = {}
 
     @cached_property
     def groups(self) -> dict[Tensor, Group]:
@@ -161,34 +161,22 @@ class LayerTimer:
         seconds = compute_seconds(self.machine, self.nest, work, self.weighted, pass_)
         return seconds * self.machine.crowded(busy)
 
-    def halo_seconds(self, tensors: tuple[Tensor, ...]) -> float:
-        """Seconds of the halo exchanges of some tensors."""
-        return sum(self._halo_seconds[tensor] for tensor in tensors)
+    def halo_seconds(self, rows: tuple[Rows, ...]) -> float:
+        """Seconds of some halo exchanges."""
+        return sum(self._exchange_seconds(node) for node in rows)
 
-    @cached_property
-    def _halo_seconds(self) -> dict[Tensor, float]:
-        return {tensor: self._exchange_seconds(tensor) for tensor in TENSORS}
-
-    def _exchange_seconds(self, tensor: Tensor) -> float:
+    def _exchange_seconds(self, node: Rows) -> float:
         """Seconds of one halo exchange: two neighbours per split axis, on the outermost level they cross."""
-        words = self.halo_words(tensor)
-        if words == 0:
-            return 0.0
-        split = tuple(axis for axis in self.nest.framed(tensor) if getattr(self.grid, axis) > 1)
-        group = group_of(self.machine, self.grid, self.order, split)
-        return exchange_seconds(self.machine, words * self.nest.word_bytes, group, 2 * len(split))
+        if node not in self._exchanges:
+            split = tuple(axis for axis in self.nest.framed(node.tensor) if getattr(self.grid, axis) > 1)
+            group = group_of(self.machine, self.grid, self.order, split)
+            size = self.halo_words(node) * self.nest.word_bytes
+            self._exchanges[node] = exchange_seconds(self.machine, size, group, 2 * len(split)) if size else 0.0
+        return self._exchanges[node]
 
-    def halo_words(self, tensor: Tensor) -> int:
-        """The most words of a tensor that a rank receives from its neighbours in one halo exchange."""
-        nest, parts = self.nest, dict(self.footprints.distribution.shard_cuts[tensor])
-        framed = nest.framed(tensor)
-        whole = (dim for dim in DIMS[tensor] if dim in AXES and dim not in framed)
-        flat: int = math.prod(-(-getattr(self.work, dim) // parts.get(dim, 1)) for dim in whole)
-        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in framed]
-        carried = math.prod(row.carried for row in rows)
-        if not any(row.moves for row in rows):
-            return 0
-        return flat * int(carried - math.prod(row.owned for row in rows))
+    def halo_words(self, node: Rows) -> int:
+        """The most words that a rank receives from its neighbours in a halo exchange."""
+        return self.footprints.distribution.halo_words(node.tensor, returns=node.direction == "return")
 
     def program(self, pass_: Pass, stationary: Tensor, panels: int = 1) -> PassProgram:
         """The schedule tree of a pass with this stationary tensor and number of panels."""

@@ -230,10 +230,10 @@ class _PassTasks:
 
     def _rows(self, node: Rows, needs: tuple[int, ...]) -> tuple[int, ...]:
         timer, sent = self.timer, [0.0] * len(self.machine.levels)
-        took = timer.halo_seconds((node.tensor,))
+        took = timer.halo_seconds((node,))
         if not took:
             return needs
-        sent[0] = float(timer.halo_words(node.tensor) * timer.nest.word_bytes)
+        sent[0] = float(timer.halo_words(node) * timer.nest.word_bytes)
         seconds = (took,) * 2
         return (self.add(Task(f"{self.title} halo", "network", seconds, needs, tuple(sent), self.layer)),)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 
 from synth.layer.axes import (
     AXES,
@@ -174,6 +175,24 @@ class Distribution:
     def halo_axes(self, tensor: Tensor) -> tuple[Axis, ...]:
         """The axes along which ranks carry other rows of a tensor than they own."""
         return tuple(axis for axis in self.row_axes if axis in self.nest.framed(tensor))
+
+    def halo_words(self, tensor: Tensor, returns: bool = False) -> int:
+        """The most words of a tensor that a process receives from its neighbours in one halo exchange.
+
+        By default before a pass that reads the tensor. returns: after a pass that writes it, when neighbours
+        send sums of the words that the process owns. An upper bound where blocks or shards are uneven: then
+        the largest of one dimension need not be those of another.
+        """
+        framed, parts = self.nest.framed(tensor), dict(self.shard_cuts[tensor])
+        rows = [self.halo(axis) for axis in framed]
+        if not any(row.moves for row in rows):
+            return 0
+        most = 0
+        for kinds in product(*(row.kinds for row in rows)):
+            carried, owned, wanted, _ = map(math.prod, zip(*kinds, strict=True))
+            most = max(most, (wanted if returns else carried) - owned)
+        whole = (dim for dim in DIMS[tensor] if dim not in framed)
+        return most * math.prod(-(-getattr(self.most_work, dim) // parts.get(dim, 1)) for dim in whole)
 
     @cached_property
     def keeps_zeros(self) -> bool:

@@ -15,6 +15,7 @@ from hypothesis_problems import distributions, schedules, training_steps
 
 from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.intervals import length
+from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.schedule import process_lines
@@ -66,6 +67,27 @@ def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule
     assert together.total.ravel().tolist() == in_all["total"]
     assert together.halo.ravel().tolist() == in_all["halo"]
     assert together.most_in_all() == max(in_all["total"])
+
+
+@given(schedules())
+def test_the_words_of_one_halo_exchange_are_those_of_the_pass(schedule: Schedule) -> None:
+    """`Distribution.halo_words`, which timers price. Exact where the grid cuts evenly, else an upper bound."""
+    d, written = schedule.distribution, schedule.pass_plan.written
+    framed = [tensor for tensor in TENSORS if d.nest.framed(tensor) and tensor not in schedule.pass_plan.reuses]
+    one_exchange = sum(d.halo_words(tensor, returns=tensor == written) for tensor in framed)
+    counted = received(d, schedule.pass_plan).most()["halo"]
+    shares = {tensor: dict(cut) for tensor, cut in d.shard_cuts.items()}
+    even = all(n % parts == 0 for n, parts in zip(d.nest.extents, d.grid, strict=True)) and all(
+        getattr(d.most_work, dim) % parts == 0 for tensor in framed for dim, parts in shares[tensor].items()
+    )
+    assert one_exchange == counted if even and len(framed) == 1 else one_exchange >= counted
+
+
+def test_a_halo_that_a_group_shares_is_cut_like_its_shards() -> None:
+    """8 channels among 3 ranks: 3 of them, and of each the rows of a neighbour on either side."""
+    nest = Layer.conv2d((4, 8, 28, 28), 16, 3, padding=1).nest
+    d = Distribution(nest, PerAxis(h=3, k=3))
+    assert d.halo_words("In") == received(d, PassPlan("Out")).most()["halo"] == 640
 
 
 @given(schedules())

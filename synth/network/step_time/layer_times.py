@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, Tensor
+from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
 from synth.machine.collectives import Op
 from synth.machine.layer_time import THINNEST, along
@@ -21,7 +21,8 @@ from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.norm_rounds import NUMBERS, in_one_round
 from synth.network.step_time.buckets import bucket_bytes
-from synth.schedule.halo_rows import halo_rows, tile_rows
+from synth.schedule.distribution import Distribution
+from synth.schedule.halo_rows import tile_rows
 
 if TYPE_CHECKING:
     from synth.network.grids.owned_boxes import PlacedGrid
@@ -101,7 +102,7 @@ class _Timer:
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
         self._computed: dict[Pass, Seconds] = {}
-        self.halo = self._halo()
+        self.fetched, self.returned = self._halo(returns=False), self._halo(returns=True)
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
 
     def _parts(self, axis: Axis) -> NDArray[np.int64]:
@@ -158,24 +159,13 @@ class _Timer:
         found: Seconds = self.machine.compute.tap * reads * words * self.crowded
         return found
 
-    def _halo(self) -> Seconds:
-        """Seconds of one exchange of the halo of In."""
-        carried, owned = np.ones(len(self.grids)), np.ones(len(self.grids))
-        moves, split = np.zeros(len(self.grids), bool), np.zeros(len(self.grids), np.int64)
-        for axis in SPATIAL:
-            window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
-            parts, index = np.unique(self._parts(axis), return_inverse=True)
-            found = [halo_rows(window, extent, int(each)) for each in parts]
-            index = index.reshape(-1)
-            carried = carried * np.array([each.carried for each in found], np.float64)[index]
-            owned = owned * np.array([each.owned for each in found], np.float64)[index]
-            moves |= np.array([each.moves for each in found])[index]
-            split += self._parts(axis) > 1
-        words = self._block("b", "g", "c") * np.maximum(0, carried - owned) / self._parts("k")
-        sizes = np.where(moves, words * self.nest.word_bytes, 0.0)
-        if not sizes.any():
-            return sizes
-        return self.groups.messages(sizes, self.groups.of(SPATIAL), 2 * split)
+    def _halo(self, returns: bool) -> Seconds:
+        """Seconds of one exchange of the halo of In: of its rows, or of the sums that return to their owners."""
+        split = (self.grids[:, [AXES.index(axis) for axis in SPATIAL]] > 1).sum(axis=1)
+        grids, index = np.unique(self.grids, axis=0, return_inverse=True)
+        words = [Distribution(self.nest, PerAxis(*grid)).halo_words("In", returns) for grid in grids.tolist()]
+        sizes = np.array(words, np.float64)[index.reshape(-1)] * self.nest.word_bytes
+        return self.groups.messages(sizes, self.groups.of(SPATIAL), 2 * split) if sizes.any() else sizes
 
     # -- the moves ------------------------------------------------------------------------------------
 
@@ -196,7 +186,7 @@ class _Timer:
             for tensor in ("In", "Out")
             if tensor not in reused and self._travels(tensor)
         ]
-        halos = "In" not in reused and pass_ in ("forward", "backward-data", "backward-filter")
+        halo = self.returned if WRITES[pass_] == "In" else self.fetched
         best = np.full(len(self.grids), np.inf)
         for stationary in TENSORS:
             most = self._block(along(stationary))
@@ -206,7 +196,7 @@ class _Timer:
                 best = np.minimum(
                     best, np.where(panels <= most, self._panelled(moves, pass_, stationary, panels), np.inf)
                 )
-        return best + (self.halo if halos else 0.0)
+        return best if "In" in reused else best + halo
 
     def _panelled(
         self, moves: Sequence[tuple[Tensor, Op]], pass_: Pass, stationary: Tensor, panels: int
@@ -239,7 +229,7 @@ class _Timer:
         update, update_whole = self._updates() if trained else (zero, zero)
         compute = self.machine.compute
         call, exchange = (each * self.crowded for each in (compute.dispatch, compute.exchange))
-        exchanges = (self.halo > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
+        exchanges = (self.fetched > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
         call = call + np.where(exchanges, exchange, 0.0)
         first, back = self._pooling() + call, call * (len(passes) > 1)
         return LayerTimes(
