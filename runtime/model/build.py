@@ -23,7 +23,7 @@ from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.expression import ExpressionStep
 from synth.runtime.layers.steps.gathered_step import GatheredStep
 from synth.runtime.layers.steps.held import Held
-from synth.runtime.layers.steps.one_mode import InOneMode, set_mode
+from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
@@ -138,7 +138,7 @@ class Builder:
         maker = str(node.meta["module"])
         own = maker if call.module is None else str(node.target)
         self.owners[node.name] = own, maker
-        set_mode(step, self.modules[own], self.modules[maker])
+        follow(step, self.modules[own], self.modules[maker])
         if call.module is not None or isinstance(step, PlannedLayer):
             self.names[node.name] = call.owner
         if not node.meta.get("grad", True):

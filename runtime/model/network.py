@@ -14,7 +14,7 @@ from torch import nn
 
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.one_mode import set_mode
+from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy, require_as_traced
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
@@ -157,7 +157,7 @@ class Network(nn.Module):
         places = program.input_partitions
         shards = entered(batches, places, program.ranks, what + alone)
         first.forwards = number  # behind what may be refused, alike on all ranks
-        self._set_modes(program)
+        self._follow(program)
         tensors = {
             key: held_part(key, module, name, self.program.homes[key].partition)
             for key, (module, name) in self._places.items()
@@ -188,11 +188,11 @@ class Network(nn.Module):
         """Which words of the first output each rank computes."""
         return next(iter(self.program.output_partitions.values()))
 
-    def _set_modes(self, program: StepGraph) -> None:
-        """Let the steps train or evaluate as the modules do."""
+    def _follow(self, program: StepGraph) -> None:
+        """Let the steps do as the modules now say."""
         modules = self._by_name
         for name, (own, maker) in program.targets.items():
-            set_mode(program.steps[name], modules[own], modules[maker])
+            follow(program.steps[name], modules[own], modules[maker])
 
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
@@ -261,7 +261,7 @@ class Network(nn.Module):
         `ValueError` where no plan fits.
         """
         program = self._programs.of_shapes(shapes, self)
-        self._set_modes(program)
+        self._follow(program)
         params = {} if program.inference else dict(self.named_parameters())
         return words_of(program, {n for n, p in params.items() if p.requires_grad})
 

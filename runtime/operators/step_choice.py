@@ -37,7 +37,16 @@ from synth.runtime.operators.local_calls import RESHAPES, local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
-from synth.runtime.operators.table import Operator
+from synth.runtime.operators.table import Kind, Operator
+
+# kinds of calls that act on shards as they are -> the settings of their modules that
+# may change without another plan; () for all
+SETTINGS: dict[Kind, tuple[str, ...]] = {
+    **dict.fromkeys(("elementwise", "same"), ()),
+    "dropout": ("p",),
+    "batchnorm": ("momentum", "eps"),
+    **dict.fromkeys(("groupnorm", "instancenorm", "layernorm"), ("eps",)),
+}
 
 
 def choose_step(
@@ -55,36 +64,22 @@ def choose_step(
     batch_norms: makes the steps of batch normalizations.
     wanted: the layout of a concatenation; by default that of its first part.
     """
+    if operator.kind in SETTINGS and operator.module is not None:
+        step = _on_shards(
+            call, operator, next(iter(inputs.values())), counter, batch_norms
+        )
+        if call.module is not None:  # a function is called with its settings
+            step.settings = SETTINGS[operator.kind] or _settings_of(call.module)
+        return step
     source, module = next(iter(inputs.values())), operator.module
     count = counter(call.name)
     match operator.kind:
         case "elementwise" | "same":
-            if module is None:
-                return _elementwise(call, list(inputs.values()), count)
-            module = copy.copy(module)  # the user's stays as it is
-            if hasattr(module, "inplace"):
-                module.inplace = False
-            return OnShards(module, source)
+            return _elementwise(call, list(inputs.values()), count)
         case "prelu":
             boxes = broadcast_channels(source, module.weight.shape)
             held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
             return Elementwise(functional.prelu, [source], count, held)
-        case "dropout":
-            dims = None if isinstance(module, nn.Dropout) else 2
-            return OnShards(Dropout(module.p, source, dims), source)
-        case "batchnorm":
-            return batch_norms.step(call, module, source)
-        case "groupnorm":
-            number = module.num_groups
-            norm = GroupNorm(module, number, source, batch_norms.groups, count)
-            return OnShards(norm, source)
-        case "instancenorm":
-            number = source.whole[1]
-            norm = GroupNorm(module, number, source, batch_norms.groups, count)
-            return OnShards(norm, source)
-        case "layernorm":
-            each = LayerNorm(module, source, batch_norms.groups, count)
-            return OnShards(each, source)
         case "pool":
             return pool_step(module, source, call.out, count)
         case "reduction":
@@ -124,6 +119,42 @@ def choose_step(
             return Concat(layouts, dim, counts, places, wanted)
         case _:
             return None
+
+
+def _on_shards(
+    call: Call,
+    operator: Operator,
+    source: Layout,
+    counter: Callable[[str], Count],
+    batch_norms: BatchNorms,
+) -> OnShards:
+    """The step of a module that acts on shards as they are."""
+    module, groups, count = operator.module, batch_norms.groups, counter(call.name)
+    made: nn.Module
+    match operator.kind:
+        case "dropout":
+            made = Dropout(
+                module.p, source, None if isinstance(module, nn.Dropout) else 2
+            )
+        case "batchnorm":
+            return batch_norms.step(call, module, source)
+        case "groupnorm":
+            made = GroupNorm(module, module.num_groups, source, groups, count)
+        case "instancenorm":
+            made = GroupNorm(module, source.whole[1], source, groups, count)
+        case "layernorm":
+            made = LayerNorm(module, source, groups, count)
+        case _:
+            made = copy.copy(module)  # the user's stays as it is
+            if hasattr(made, "inplace"):
+                made.inplace = False
+    return OnShards(made, source)
+
+
+def _settings_of(module: nn.Module) -> tuple[str, ...]:
+    """What a module of torch without parameters was made with: numbers and words."""
+    kept = ("training", "inplace")
+    return tuple(n for n in vars(module) if not n.startswith("_") and n not in kept)
 
 
 def _product(call: Call, inputs: Mapping[fx.Node, Layout], count: Count) -> Step | None:

@@ -278,8 +278,7 @@ class BatchNorm(nn.Module):
             counter += 1
         if self.momentum is not None:
             return float(self.momentum)
-        assert counter is not None
-        return 1 / int(counter)
+        return 0.0 if counter is None else 1 / int(counter)
 
 
 def _operator(

@@ -211,7 +211,7 @@ class NormalizeGroups(torch.autograd.Function):
     ) -> torch.Tensor:
         """The normalized shard."""
         mean, variance = norm.statistics(shard.to(sum_dtype(shard.dtype)))
-        ctx.norm = norm
+        ctx.norm, ctx.eps = norm, norm.eps
         ctx.save_for_backward(shard, weight, mean, variance)
         affine = weight, bias, norm.eps
         return normalized_rows(shard, mean, variance, *affine).to(shard.dtype)
@@ -222,8 +222,8 @@ class NormalizeGroups(torch.autograd.Function):
         """Gradients of shard, weight and bias; the latter of the own samples alone."""
         shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
-        inverse = torch.rsqrt(variance + norm.eps)
-        sums = torch.stack(row_sums(dout, shard, mean, variance, norm.eps))
+        inverse = torch.rsqrt(variance + ctx.eps)
+        sums = torch.stack(row_sums(dout, shard, mean, variance, ctx.eps))
         dshard = None
         if asked[0]:
             scale = torch.ones_like(mean) if weight is None else weight.expand_as(mean)

@@ -30,7 +30,7 @@ class Normalize(torch.autograd.Function):
         batch: bool,
     ) -> torch.Tensor:
         """The normalized shard."""
-        ctx.norm, ctx.batch = norm, batch
+        ctx.norm, ctx.batch, ctx.eps = norm, batch, norm.eps
         ctx.save_for_backward(shard, weight, mean, variance)
         return normalized(shard, weight, bias, mean, variance, norm.eps)
 
@@ -46,7 +46,7 @@ class Normalize(torch.autograd.Function):
         if wanted and shard.numel():
             _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
                 *(dout.contiguous(), shard, scale, mean, variance),
-                *(None, None, False, norm.eps, [False, True, True]),
+                *(None, None, False, ctx.eps, [False, True, True]),
             )
             sums = torch.stack([by_shift, by_scale])
         else:
@@ -57,7 +57,7 @@ class Normalize(torch.autograd.Function):
         dshift, dscale = sums
         dshard = None
         if asked[0]:
-            inverse = torch.rsqrt(variance + norm.eps)
+            inverse = torch.rsqrt(variance + ctx.eps)
             each = scale * inverse
             if ctx.batch:
                 per_word = each / -norm.shared.words

@@ -38,7 +38,14 @@ class Dropout(nn.Module):
         self.seed = layout.ranks.seed()
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The shard with words dropped, scaled so that the mean stays."""
+        """The shard with words dropped, scaled so that the mean stays.
+
+        Raises `ValueError` for a probability that is none.
+        """
+        if not 0 <= self.p <= 1:
+            raise ValueError(
+                f"dropout has p = {self.p}, which is no probability; give 0 to 1"
+            )
         if not self.training or self.p == 0:
             return shard
         self.calls += 1

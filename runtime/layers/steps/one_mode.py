@@ -1,4 +1,4 @@
-"""Steps that are made in training or in evaluation only, and the modes of steps."""
+"""Steps that are made in training or in evaluation only; what steps read of modules."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class InOneMode(Step):
         return moved(self.source[0], self.layout, self.place)
 
 
-def set_mode(step: Step, own: nn.Module, maker: nn.Module) -> None:
-    """Let a step train or evaluate as modules do.
+def follow(step: Step, own: nn.Module, maker: nn.Module) -> None:
+    """Let a step train or evaluate as modules do, with the settings that they have.
 
     own: the module that the step stands for; that in which the call is made for a
     function. maker: the module in which the call is made.
@@ -79,3 +79,5 @@ def set_mode(step: Step, own: nn.Module, maker: nn.Module) -> None:
             each.training = its.training
     elif step.training != mode:
         step.train(mode)
+    for name in step.settings:
+        setattr(step.module, name, getattr(own, name))

@@ -28,11 +28,14 @@ class Step(nn.Module):
     autocast: the regions of the model's own in which the call stands.
     trains: mode of the module that makes the call -> whether the step trains then,
         where the two are not the same.
+    settings: attributes of the user's module that it may change without another plan.
+        `module` of the step has them, too.
     """
 
     layout: Layout
     autocast: tuple[Region, ...] = ()
     trains: Mapping[bool, bool] = MappingProxyType({})
+    settings: tuple[str, ...] = ()
 
     def __call__(self, *shards: torch.Tensor) -> torch.Tensor:
         """`forward` with its hooks, inside of the model's autocast regions."""
