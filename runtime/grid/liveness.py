@@ -78,12 +78,16 @@ class Watch(Heartbeats):
         """All ranks have sent a heartbeat: from now on all are waited for."""
         self.traffic.latest, self.met = "no communication yet", True
 
-    def close(self) -> None:
-        """Tell the others that this rank is done, and stop: only the exit remains."""
+    def finish(self) -> None:
+        """Tell the others that this rank is done, and stop."""
         self.state = "done"
         with suppress(*STORE_FAULTS):
             self.sign()
         self.leave()
+
+    def close(self) -> None:
+        """The same at the end of a program: only the exit remains."""
+        self.finish()
         self.limit_life()  # what follows may wait for other ranks
 
     def leave(self) -> None:

@@ -1,30 +1,83 @@
-"""Ranks find each other through the store that their launcher names."""
+"""Ranks find each other through the store that their launcher names.
+
+Unless the launcher keeps the store, rank 0 does. A job may start groups one after the
+other, and each has a store of its own on the same port. So a rank may find the store of
+the group before, which rank 0 has not left yet. It waits there until that store closes,
+then looks for the next. When a start is over, rank 0 leaves the store last.
+"""
 
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
-from synth.runtime.grid.launched_job import job_name, store_place
+from synth.runtime.grid.launched_job import agent_store, job_name, store_place
 from synth.runtime.grid.liveness import Watch
 
 
-def meet(rank: int, size: int, watch: Watch | None, limit: datetime.timedelta) -> Any:
+def meet(
+    rank: int,
+    size: int,
+    watch: Watch | None,
+    limit: datetime.timedelta,
+    job: str | None = None,
+) -> Any:
     """The store of this job, after the first heartbeat of this rank is in it.
 
-    Raises `RuntimeError` if the store is not found, or is that of another job.
+    job: what tells this start from the others on the same port; None for its only one.
+
+    Raises `RuntimeError` if the store is not found, or is that of another job, and
+    `ValueError` if the launcher does not say where it is.
     """
-    # A single rank meets nobody: any port will do.
-    url = "env://" if size > 1 else "tcp://127.0.0.1:0"
-    try:
-        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
-    except dist.DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise RuntimeError(f"another job listens on {store_place()}") from error
+    job = job_name() if job is None else job
+    name, port, keeps = "127.0.0.1", 0, True  # a single rank meets nobody
+    if size > 1:
+        if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+            raise ValueError("set MASTER_ADDR and MASTER_PORT, as torchrun does")
+        name, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        keeps = rank == 0 and not agent_store()
+    store = _own_store(name, port, keeps, limit, f"{job} is open")
     if watch:
         watch.connect()
-    return dist.PrefixStore(job_name(), store)  # type: ignore[attr-defined]
+    return dist.PrefixStore(job, store)  # type: ignore[attr-defined]
+
+
+def _own_store(
+    name: str, port: int, keeps: bool, limit: datetime.timedelta, mark: str
+) -> Any:
+    """A connection to the store that its keeper has marked; the keeper opens it."""
+
+    def connected() -> Any:
+        store = dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
+            name,
+            port,
+            is_master=keeps,
+            timeout=limit,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        if keeps:
+            store.set(mark, "")
+        elif not agent_store():
+            store.wait([mark])
+        return store
+
+    try:
+        return connected()
+    except dist.DistNetworkError as error:
+        if keeps and "EADDRINUSE" in str(error):
+            raise RuntimeError(f"another job listens on {store_place()}") from error
+        if keeps or agent_store():
+            raise
+    return connected()  # what has closed was the store of the start before
+
+
+def part(store: Any, rank: int, size: int) -> None:
+    """Say that this rank needs the store no more; rank 0, which may keep it, waits."""
+    if rank:
+        store.set(f"rank {rank} is through", "")
+    elif size > 1:
+        store.wait([f"rank {peer} is through" for peer in range(1, size)])

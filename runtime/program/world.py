@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import launched, ranks_here, reason_of
 from synth.runtime.grid.liveness import Watch
-from synth.runtime.grid.meeting import meet
+from synth.runtime.grid.meeting import meet, part
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.kernels.context import Context
 
@@ -135,9 +135,7 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
         store.set("agreed", "no" if other else "gpu" if all_gpu else "cpu")
     agreed = store.get("agreed").decode()
     if agreed == "no":
-        store.set(f"rank {rank} heard", "")
-        if rank == 0:  # rank 0 may host the store, so it leaves last
-            store.wait([f"rank {peer} heard" for peer in range(size)])
+        part(store, rank, size)
         sys.exit(2)
     return bool(agreed == "gpu")
 

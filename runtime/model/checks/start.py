@@ -14,7 +14,7 @@ from torch.distributed.constants import default_pg_timeout
 from synth.runtime.grid.heartbeats import STORE_FAULTS
 from synth.runtime.grid.launched_job import job_name, launched, reason_of
 from synth.runtime.grid.liveness import Watch
-from synth.runtime.grid.meeting import meet
+from synth.runtime.grid.meeting import meet, part
 
 STARTS = itertools.count()  # of this process; all ranks start together
 
@@ -64,7 +64,7 @@ def init_process_group(
         watch.begin()
         sys.excepthook = hook  # an error of another kind is raised here
     try:
-        store = dist.PrefixStore(job, meet(rank, size, watch, limit))  # type: ignore[attr-defined]
+        store = meet(rank, size, watch, limit, job)
         dist.init_process_group(
             backend,
             store=store,
@@ -74,6 +74,11 @@ def init_process_group(
             **options,
         )
         _wait_for_all(store, rank, size)
+        if watch is not None:
+            watch.meet()  # from now on a rank may end
+            if rank:
+                watch.finish()  # rank 0 may close the store when all are through
+        part(store, rank, size)
     except STORE_FAULTS as error:
         if watch is None or isinstance(error, ValueError):
             raise

@@ -19,14 +19,37 @@ TIMEOUT, SLACK = 10.0, 5.0
 SLOW = pytest.mark.slow
 
 
-def joined(statement: str, folder: Path, rank: int = 1) -> Ended:
+def joined(statement: str, folder: Path, rank: int = 1, *flags: str) -> Ended:
     """How a job of three ranks ended in which one runs a statement before it joins."""
-    return started([str(SCRIPT)], 3, [str(TIMEOUT), str(folder / "mark"), str(rank), statement], 120)
+    given = [str(TIMEOUT), str(folder / "mark"), str(rank), statement, *flags]
+    return started([str(SCRIPT)], 3, given, 120)
+
+
+def slow(function: str, seconds: float) -> str:
+    """A statement after which calls of a function of torch take so much longer."""
+    return f"own = {function}; {function} = lambda *given: (time.sleep({seconds}), own(*given))[1]"
 
 
 @pytest.mark.ranks
 def test_ranks_join_twice_and_keep_their_signals(tmp_path: Path) -> None:
     outcome = joined("time.sleep(3)", tmp_path)  # longer than others wait before they look at each other
+    assert outcome.code == 0, outcome.output
+    assert outcome.output.count("joined") == 6
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_leaves_the_first_group_late_meets_the_others_again(rank: int, tmp_path: Path) -> None:
+    """The others come back while rank 0 still keeps the store of the first group."""
+    outcome = joined(slow("dist.destroy_process_group", 2.0), tmp_path, rank)
+    assert outcome.code == 0, outcome.output
+    assert outcome.output.count("joined") == 6
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("rank", [1, 2])
+def test_ranks_that_leave_at_once_wait_for_one_that_still_reads_the_store(rank: int, tmp_path: Path) -> None:
+    outcome = joined(slow("dist.PrefixStore.wait", 0.7), tmp_path, rank, "at once")
     assert outcome.code == 0, outcome.output
     assert outcome.output.count("joined") == 6
 
