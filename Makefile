@@ -8,7 +8,7 @@ DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
 .PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-gpu bench-all accuracy published networks fuzz wheel light audit \
-	docs notebooks pictures
+	docs notebooks pictures proof proof-quick
 
 check: lint test
 
@@ -83,6 +83,19 @@ audit:
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site -b html . build/site
 	@echo "open build/site/docs/index.html"
+
+# the machine-checked lower bound (docs/proof.md); needs coq and mathcomp. The proofs take half a minute. No theorem may
+# rest on an axiom. `make proof` reads the compiled files again with the independent checker of coq
+proof-quick:
+	@command -v coqc >/dev/null || { echo "coq is missing: apt-get install coq libcoq-mathcomp-algebra libcoq-mathcomp-zify" >&2; exit 1; }
+	mkdir -p build/proof && cp -pu proof/_CoqProject proof/*.v build/proof && cd build/proof && \
+	coq_makefile -f _CoqProject -o Makefile.coq && $(MAKE) -f Makefile.coq && \
+	coqc -R . Synth Assumptions.v >assumptions && \
+	! grep -v '^Closed under the global context$$' assumptions && \
+	[ "$$(grep -c . assumptions)" = "$$(grep -c '^Print' Assumptions.v)" ] && echo "no theorem rests on an axiom"
+
+proof: proof-quick
+	cd build/proof && coqchk -silent -o -R . Synth $$(grep -o '^[A-Z][A-Za-z]*' _CoqProject | sed 's/^/Synth./')
 
 # run the notebooks again and store what they show; draw the pictures of README.md and docs/ again
 notebooks: $(READY)
