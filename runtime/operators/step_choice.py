@@ -147,7 +147,7 @@ def _on_shards(
         case _:
             made = copy.copy(module)  # the user's stays as it is
             if hasattr(made, "inplace"):
-                made.inplace = False
+                vars(made)["inplace"] = False
     return OnShards(made, source)
 
 

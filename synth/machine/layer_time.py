@@ -52,7 +52,7 @@ class PassTime:
 
 
 class Candidate(NamedTuple):
-    """A stationary tensor and a number of panels for a pass, with the halo exchanges and moves of its tree."""
+    """A stationary tensor and a number of panels for a pass, with the moves of its schedule tree."""
 
     pass_: Pass
     stationary: Tensor
@@ -171,7 +171,8 @@ class LayerTimer:
             split = tuple(axis for axis in self.nest.framed(node.tensor) if getattr(self.grid, axis) > 1)
             group = group_of(self.machine, self.grid, self.order, split)
             size = self.halo_words(node) * self.nest.word_bytes
-            self._exchanges[node] = exchange_seconds(self.machine, size, group, 2 * len(split)) if size else 0.0
+            seconds = exchange_seconds(self.machine, size, group, 2 * len(split)) if size else 0.0
+            self._exchanges[node] = seconds
         return self._exchanges[node]
 
     def halo_words(self, node: Rows) -> int:

@@ -192,7 +192,8 @@ class Distribution:
             carried, owned, wanted, _ = map(math.prod, zip(*kinds, strict=True))
             most = max(most, (wanted if returns else carried) - owned)
         whole = (dim for dim in DIMS[tensor] if dim not in framed)
-        return most * math.prod(-(-getattr(self.most_work, dim) // parts.get(dim, 1)) for dim in whole)
+        flat: int = math.prod(-(-getattr(self.most_work, dim) // parts.get(dim, 1)) for dim in whole)
+        return most * flat
 
     @cached_property
     def keeps_zeros(self) -> bool:

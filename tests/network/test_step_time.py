@@ -177,7 +177,13 @@ def test_all_grids_at_once_take_what_each_takes_alone(name: str) -> None:
     request = NetworkRequest(16, "time", machine=machine, resident_weights=True)
     grids = [PerAxis(b=16), PerAxis(b=2, c=2, k=4), PerAxis(c=16), PerAxis(h=2, w=2, k=4), PerAxis(b=4, k=4)]
     # groups whose number divides no channels cut rows, too, and then a halo is smaller
-    grids += [PerAxis(h=3, c=4), PerAxis(b=3, k=5), PerAxis(h=3, k=3), PerAxis(b=2, h=2, k=3), PerAxis(w=2, k=7)]
+    grids += [
+        PerAxis(h=3, c=4),
+        PerAxis(b=3, k=5),
+        PerAxis(h=3, k=3),
+        PerAxis(b=2, h=2, k=3),
+        PerAxis(w=2, k=7),
+    ]
     placed = [PlacedGrid(grid, order) for grid in grids for order in ORDERS]
     found = layer_times(kind, request, placed).forward
     for each, seconds in zip(placed, found, strict=True):

@@ -71,9 +71,11 @@ def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule
 
 @given(schedules())
 def test_the_words_of_one_halo_exchange_are_those_of_the_pass(schedule: Schedule) -> None:
-    """`Distribution.halo_words`, which timers price. Exact where the grid cuts evenly, else an upper bound."""
+    """`Distribution.halo_words`, which timers price. Exact where the grid cuts evenly, else a bound."""
     d, written = schedule.distribution, schedule.pass_plan.written
-    framed = [tensor for tensor in TENSORS if d.nest.framed(tensor) and tensor not in schedule.pass_plan.reuses]
+    framed = [
+        tensor for tensor in TENSORS if d.nest.framed(tensor) and tensor not in schedule.pass_plan.reuses
+    ]
     one_exchange = sum(d.halo_words(tensor, returns=tensor == written) for tensor in framed)
     counted = received(d, schedule.pass_plan).most()["halo"]
     shares = {tensor: dict(cut) for tensor, cut in d.shard_cuts.items()}

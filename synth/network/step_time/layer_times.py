@@ -160,7 +160,7 @@ class _Timer:
         return found
 
     def _halo(self, returns: bool) -> Seconds:
-        """Seconds of one exchange of the halo of In: of its rows, or of the sums that return to their owners."""
+        """Seconds of one exchange of the halo of In: of its rows, or of sums that return to their owners."""
         split = (self.grids[:, [AXES.index(axis) for axis in SPATIAL]] > 1).sum(axis=1)
         grids, index = np.unique(self.grids, axis=0, return_inverse=True)
         words = [Distribution(self.nest, PerAxis(*grid)).halo_words("In", returns) for grid in grids.tolist()]
