@@ -51,7 +51,7 @@ def _in_one_pass(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     count, words = rows.shape
     _, means, inverses = torch.native_group_norm(
-        rows[None], None, None, 1, count, words, count, 0.0
+        rows[None].contiguous(), None, None, 1, count, words, count, 0.0
     )
     return means[0], inverses[0]
 

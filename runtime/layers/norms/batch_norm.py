@@ -18,6 +18,7 @@ from synth.runtime.kernels.autocast import (
     no_autocast,
     operator_dtype,
 )
+from synth.runtime.kernels.channel_sums import of_its_batch
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.norms.normalize import Normalize
 from synth.runtime.layers.norms.statistic_groups import (
@@ -206,16 +207,13 @@ class BatchNorm(nn.Module):
     def _normalized_alone(self, given: torch.Tensor) -> torch.Tensor:
         """torch's own normalization: this rank has all words of its channels' group."""
         weight, bias = self._scale_and_shift()
-        mean: torch.Tensor | None = None
-        variance: torch.Tensor | None = None
+        running: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
         rate = 0.0
         if self.training and self.running_mean is not None:
             rate = self._counted_rate()
             if self.running_mean.numel():  # else other ranks hold them
-                mean, variance = self.running_mean, self.running_var
-        return nn.functional.batch_norm(
-            given, mean, variance, weight, bias, True, rate, self.eps
-        )
+                running = self.running_mean, self.running_var
+        return of_its_batch(given, running, (weight, bias), rate, self.eps)
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the own channels over the words of the group.

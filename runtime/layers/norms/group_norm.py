@@ -149,8 +149,7 @@ class GroupNorm(nn.Module):
     def per_channel(self, values: torch.Tensor) -> torch.Tensor:
         """Numbers per own channel, from numbers per own group, the last dimension."""
         if self.even and values.shape[-1]:
-            repeated = values[..., None].expand(*values.shape, self.channels[0])
-            return repeated.flatten(-2)
+            return values.repeat_interleave(self.channels[0], -1)
         return values[..., self._group_of_channel.to(values.device)]
 
     def _per_group(self, values: torch.Tensor) -> torch.Tensor:

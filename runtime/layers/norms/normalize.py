@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.kernels.channel_sums import channel_sums
+
 if TYPE_CHECKING:
     from synth.runtime.layers.norms.batch_norm import BatchNorm
 
@@ -44,11 +46,7 @@ class Normalize(torch.autograd.Function):
         wanted = any(asked[1:3]) or ctx.batch
         exchanged = ctx.batch and asked[0] if norm.local else wanted
         if wanted and shard.numel():
-            _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-                *(dout.contiguous(), shard, scale, mean, variance),
-                *(None, None, False, ctx.eps, [False, True, True]),
-            )
-            sums = torch.stack([by_shift, by_scale])
+            sums = torch.stack(channel_sums(dout, shard, mean, variance, ctx.eps))
         else:
             sums = mean.new_zeros(2, len(mean))
         own = sums

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from synth.runtime.kernels.channel_sums import channel_sums
+
 
 def normalized_rows(
     shard: torch.Tensor,
@@ -81,10 +83,8 @@ def row_sums(
     """Sums of dOut, and of dOut times the normalized shard, by sample and channel."""
     if not shard.numel():
         return torch.zeros_like(mean), torch.zeros_like(mean)
-    rows, one = (1, mean.numel(), -1), torch.ones_like(mean).flatten()
-    _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-        *(dout.reshape(rows), shard.reshape(rows), one),
-        *(mean.flatten(), variance.flatten(), None, None),
-        *(False, eps, [False, True, True]),
+    rows = 1, mean.numel(), -1
+    by_shift, by_scale = channel_sums(
+        dout.reshape(rows), shard.reshape(rows), mean.flatten(), variance.flatten(), eps
     )
-    return by_shift.view_as(mean), by_scale.view_as(mean)
+    return by_shift.view(mean.shape), by_scale.view(mean.shape)

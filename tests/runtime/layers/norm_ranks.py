@@ -15,6 +15,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.norms.batch_norm import BatchNorm
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
 
@@ -22,8 +23,10 @@ GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gat
 CALLS = ("all_to_all_single", "isend", "all_reduce", GATHER)
 MADE: dict[str, Callable[[], nn.Module]] = {
     "group": lambda: nn.GroupNorm(4, 12),
+    "one group": lambda: nn.GroupNorm(1, 12),
     "instance": lambda: nn.InstanceNorm2d(12, affine=True),
     "layer": lambda: nn.LayerNorm(12),
+    "batch": lambda: nn.BatchNorm2d(12),
 }
 
 
@@ -64,10 +67,52 @@ def normalized(kind: str, whole: tuple[int, ...], boxes: tuple[Box, ...], most: 
     }
 
 
+def gradients(
+    kind: str, whole: tuple[int, ...], boxes: tuple[Box, ...], dtype: torch.dtype
+) -> dict[str, float]:
+    """Largest differences of values and gradients from those of one process in double precision."""
+    draw = torch.Generator().manual_seed(0)
+    plain: Any = MADE[kind]().to(dtype)
+    for values in plain.parameters():
+        values.data.normal_(generator=draw)
+    plain = plain.double()
+    x, gradient = (torch.randn(whole, generator=draw).to(dtype) for _ in range(2))
+    given = x.double().requires_grad_()
+    out = plain(given)
+    out.backward(gradient.double())
+    assert given.grad is not None
+    ranks = Ranks.world()
+    layout = Layout(whole, boxes, ranks)
+    norm = made(kind, plain, layout, ProcessGroups(ranks), list[int]().append)
+    leaves, right = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+    for name, held in norm.held_tensors().items():
+        values = getattr(plain, name).detach()
+        own = values if held.partition is None else held.partition.cut(values)
+        own = own.to(dtype) if own.is_floating_point() else own
+        trained = name in dict(plain.named_parameters())
+        held.bind(nn.Parameter(own.clone()) if trained else own.clone())
+        if trained:
+            leaves[name] = getattr(held.module, held.name)
+            right[name] = held.partition.cut(getattr(plain, name).grad)
+    mine = within(layout.mine, tuple((0, n) for n in whole))
+    shard = x[mine].clone().requires_grad_()
+    made_here = norm(shard)
+    leaves["shard"], right["shard"] = shard, given.grad[mine]
+    grads = torch.autograd.grad(made_here, list(leaves.values()), gradient[mine])
+    found = {name: far(grad, right[name]) for name, grad in zip(leaves, grads, strict=True)}
+    return {**found, "values": far(made_here, out[mine])}
+
+
+def far(found: torch.Tensor, right: torch.Tensor) -> float:
+    return float((found.double() - right).abs().max()) if right.numel() else 0.0
+
+
 def made(kind: str, plain: Any, layout: Layout, groups: ProcessGroups, count: Any) -> Any:
     if kind == "layer":
         return LayerNorm(plain, layout, groups, count)
-    return GroupNorm(plain, 4 if kind == "group" else 12, layout, groups, count)
+    if kind == "batch":
+        return BatchNorm(plain, layout, groups)
+    return GroupNorm(plain, getattr(plain, "num_groups", 12), layout, groups, count)
 
 
 def watched(calls: list[str]) -> Any:

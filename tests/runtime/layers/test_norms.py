@@ -64,6 +64,31 @@ def test_a_norm_is_one_exchange_and_that_of_one_process(
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("whole", "parts"),
+    [
+        ((1, 12, 1, 4), (1, 1, 1, 4)),  # a rank has one position of one sample
+        ((1, 12, 4, 1), (1, 1, 4, 1)),
+        ((1, 12, 2, 2), (1, 1, 2, 2)),
+        ((4, 12, 1, 2), (2, 1, 1, 2)),
+        ((2, 12, 1, 2), (2, 2, 1, 1)),
+        ((1, 12, 1, 8), (1, 1, 1, 4)),
+        ((1, 12, 2, 1), (1, 4, 1, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["group", "one group", "instance", "batch"])
+def test_one_sample_group_or_position_on_a_rank(
+    kind: str, whole: tuple[int, ...], parts: Parts, dtype: torch.dtype, ranks: RankPool
+) -> None:
+    bound = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 0.2}[dtype]
+    for found in ranks.call("gradients", kind, whole, boxes(whole, parts), dtype):
+        assert {"weight", "bias", "shard", "values"} <= set(found)
+        assert max(found.values()) < bound, found
+
+
+@pytest.mark.ranks
 def test_groups_whose_channels_several_ranks_share(ranks: RankPool) -> None:
     """Channels are cut inside of groups of three: a rank has parts of one group or of two."""
     cuts, whole = [(0, 2), (2, 5), (5, 8), (8, 12)], (1, 12, 4, 6)
