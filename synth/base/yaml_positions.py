@@ -7,15 +7,12 @@ events, so depth, size and aliases are checked before a value is built.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from synth.base.errors import InputError
-from synth.base.standard_input import is_standard_input, standard_input
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16  # collections within collections
@@ -141,38 +138,6 @@ class Mapping(Node):
 
     def __str__(self) -> str:
         return "a mapping"
-
-
-def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a small UTF-8 file, or of standard input for `-`.
-
-    Raises `InputError` if it is missing, unreadable or too large.
-    """
-    name = shown(os.fspath(path), 4096)
-    try:
-        if is_standard_input(path):
-            return _decoded(standard_input(MAX_BYTES), name)
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            kind = "a directory" if os.path.isdir(path) else "a pipe or device"
-            raise InputError(f"{name}: is {kind}, not a file; name a YAML file")
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable YAML file") from error
-    except ValueError as error:  # a NUL or a lone surrogate in the name
-        raise InputError(f"{name}: is not a file name; name a YAML file") from error
-    return _decoded(data, name)
-
-
-def _decoded(data: bytes, name: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{name}: has more than {MAX_BYTES} bytes; an input file is a few lines of YAML")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise InputError(f"{name}:{line}:{column}: is not UTF-8 text; save the file as UTF-8") from error
 
 
 def parse(text: str, filename: str) -> Node | None:

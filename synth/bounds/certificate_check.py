@@ -22,15 +22,13 @@ import json
 import math
 import re
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from synth.base.errors import CheckError, InputError
-from synth.base.standard_input import is_standard_input, standard_input
+from synth.base.user_files import MOST_JSON, read_text
 from synth.bounds.assumptions import claim
 from synth.layer.layer import Layer
 
-MOST_BYTES = 2**24  # of a certificate on standard input
 SCHEMA = "synth.certificate/2"
 FIELDS = {"schema", "claim", "problem", "procs", "memory_words", "most_work", "sizes", "multiply_adds"}
 FIELDS |= {"constants", "segments", "x", "nu", "multipliers", "words", "digest"}
@@ -295,10 +293,7 @@ def _fraction(text: object) -> Fraction:
 def read_certificate(path: str) -> dict[str, Any]:
     """The JSON data of a certificate file, unchecked. Raises `InputError` if it is not one."""
     try:
-        given = standard_input(MOST_BYTES) if is_standard_input(path) else Path(path).read_bytes()
-        data = json.loads(given.decode())
-    except OSError as fault:
-        raise InputError(f"{path}: cannot be read ({fault.strerror}); name a certificate") from fault
+        data = json.loads(read_text(path, MOST_JSON, "certificate"))
     except (ValueError, RecursionError) as fault:
         raise InputError(f"{path}: is not JSON; write it with `synth plan --certify`") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

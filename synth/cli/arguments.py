@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from synth.base.errors import InputError, UsageError
 from synth.base.file_kinds import refuse_other_file
 from synth.base.units import whole
-from synth.base.yaml_positions import read_text
+from synth.base.user_files import read_text
 from synth.cli.output import detail, note
 from synth.layer.passes import TASKS
 from synth.planning.flags import flag_words

@@ -20,7 +20,8 @@ from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 from synth.base.errors import InputError
-from synth.base.yaml_positions import read_text, shown
+from synth.base.user_files import read_text
+from synth.base.yaml_positions import shown
 from synth.layer.axes import Axis, PerAxis
 from synth.layer.einsum import EINSUM_KEYS, Contraction, checked_equation, contraction
 from synth.layer.json_schema import layer_file_schema

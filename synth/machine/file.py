@@ -21,6 +21,7 @@ from typing import NoReturn
 from synth.base.errors import InputError, UsageError
 from synth.base.file_kinds import refuse_other_file
 from synth.base.units import parse_bytes
+from synth.base.user_files import read_text
 from synth.base.yaml_positions import (
     Listing,
     Mapping,
@@ -28,7 +29,6 @@ from synth.base.yaml_positions import (
     Scalar,
     did_you_mean,
     parse,
-    read_text,
     refuse_other_kinds,
     shown,
 )

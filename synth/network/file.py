@@ -22,6 +22,7 @@ from pathlib import PurePath
 
 from synth.base.errors import InputError
 from synth.base.file_kinds import refuse_other_file
+from synth.base.user_files import read_text
 from synth.base.yaml_positions import (
     Listing,
     Mapping,
@@ -29,7 +30,6 @@ from synth.base.yaml_positions import (
     Scalar,
     did_you_mean,
     parse,
-    read_text,
     refuse_other_kinds,
     shown,
 )

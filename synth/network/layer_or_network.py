@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from synth.base.errors import InputError, UsageError
-from synth.base.standard_input import is_standard_input
-from synth.base.yaml_positions import read_text, shown
+from synth.base.user_files import read_text
+from synth.base.yaml_positions import shown
 from synth.planning.request import Options, PlanRequest
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from synth.network.request import NetworkRequest
     from synth.planning.plan import Plan
 
-MOST_SEEN = 2**20  # characters of a file that are looked at
 # fields of a request that have no meaning for a network
 ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "classes", "stationary")
 
@@ -30,13 +29,8 @@ ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "classes", "stationa
 def is_network_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file describes a network; a file that cannot be read is left to the layer reader."""
     try:
-        if is_standard_input(path):
-            lines = read_text(path).splitlines()
-        else:
-            with open(path, encoding="utf-8") as file:
-                lines = file.readlines(MOST_SEEN)
-        return any(line.startswith(("layers:", "network:")) for line in lines)
-    except (OSError, UnicodeDecodeError, ValueError, InputError):
+        return any(line.startswith(("layers:", "network:")) for line in read_text(path).splitlines())
+    except InputError:
         return False
 
 

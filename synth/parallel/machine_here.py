@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import write_bytes
-from synth.base.errors import UsageError
+from synth.base.errors import InputError, UsageError
+from synth.base.user_files import MOST_JSON, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -120,11 +121,10 @@ def kept(path: Path, facts: dict[str, str]) -> tuple[dict[str, Any] | None, str]
     facts: what the numbers must have been measured with.
     """
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None, ""
-    except OSError as fault:
-        return None, f"cannot be read ({fault.strerror})"
+        text = read_text(path, MOST_JSON, "file of numbers")
+    except InputError as fault:
+        missing = isinstance(fault.__cause__, FileNotFoundError)
+        return None, "" if missing else f"cannot be read ({fault})"
     try:
         data = json.loads(text)
         found = data["found"]

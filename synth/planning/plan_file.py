@@ -10,14 +10,13 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from synth.base.errors import InputError
 from synth.base.file_kinds import refuse_other_file
-from synth.base.standard_input import is_standard_input, standard_input
+from synth.base.user_files import MOST_JSON, read_text
 from synth.base.work_balance import MOST_BALANCE
 from synth.base.yaml_positions import shown
 from synth.layer.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor, placement
@@ -30,7 +29,6 @@ from synth.planning.plan_json import SCHEMA, exact_json
 from synth.planning.request import MOST_PROCS
 from synth.schedule.pass_plan import PassPlan
 
-LARGEST = 16 * 2**20  # bytes of a plan file
 MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
 REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
 TENSOR_OF: dict[str, Tensor] = {tensor.lower(): tensor for tensor in TENSORS}
@@ -102,24 +100,7 @@ def plan_text(path: str | os.PathLike[str]) -> str:
 
     Raises `InputError` where it cannot be read.
     """
-    name = shown(os.fspath(path), 4096)
-    try:
-        if is_standard_input(path):
-            data = standard_input(LARGEST)
-            if len(data) > LARGEST:
-                raise InputError(f"{name}: larger than {LARGEST} bytes; a plan file is smaller")
-            return data.decode()
-        if not Path(path).is_file():
-            raise InputError(f"{name}: no such file, or not a plain one; name a plan file")
-        if Path(path).stat().st_size > LARGEST:
-            raise InputError(f"{name}: larger than {LARGEST} bytes; a plan file is smaller")
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as fault:
-        raise InputError(
-            f"{name}: cannot be read ({fault.strerror}); check the path and its rights"
-        ) from fault
-    except UnicodeDecodeError as fault:
-        raise InputError(f"{name}: is not UTF-8 text; {REMEDY}") from fault
+    return read_text(path, MOST_JSON, "plan file")
 
 
 def parse_plan(text: str, name: str) -> Plan:

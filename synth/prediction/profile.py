@@ -11,7 +11,8 @@ from typing import Protocol
 
 from synth.base.errors import InputError
 from synth.base.file_kinds import refuse_other_file
-from synth.base.yaml_positions import did_you_mean, read_text
+from synth.base.user_files import read_text
+from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
 from synth.network.graph import Network, Node
 

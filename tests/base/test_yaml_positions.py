@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.base.errors import InputError
+from synth.base.user_files import read_text
 from synth.base.yaml_positions import (
     MAX_BYTES,
     Listing,
@@ -20,7 +20,6 @@ from synth.base.yaml_positions import (
     Scalar,
     did_you_mean,
     parse,
-    read_text,
     shown,
 )
 
@@ -160,40 +159,6 @@ def test_other_non_integers(spelling: str, message: str) -> None:
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("-0", 0), ("+7", 7), ("-12", -12), ("1024", 1024)])
 def test_plain_digits_are_integers(text: str, value: int) -> None:
     assert Scalar("f", 1, 1, text, False).integer("x") == value
-
-
-def refusal(path: object) -> str:
-    with pytest.raises(InputError) as caught:
-        read_text(path)  # type: ignore[arg-type]
-    return str(caught.value)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    gone = tmp_path / "gone.yaml"
-    assert refusal(gone) == f"{gone}: cannot be read (No such file or directory); name a readable YAML file"
-    assert refusal(tmp_path) == f"{tmp_path}: is a directory, not a file; name a YAML file"
-    os.mkfifo(tmp_path / "pipe")
-    assert refusal(tmp_path / "pipe").endswith("is a pipe or device, not a file; name a YAML file")
-    assert refusal("/dev/zero").endswith("is a pipe or device, not a file; name a YAML file")
-    assert refusal("a\0b") == "a\\x00b: is not a file name; name a YAML file"
-    assert "cannot be read (" in refusal("x" * 5000)
-    big = tmp_path / "big.yaml"
-    big.write_bytes(b"#" * (MAX_BYTES + 1))
-    assert refusal(big).startswith(f"{big}: has more than 1048576 bytes; ")
-    latin = tmp_path / "latin.yaml"
-    latin.write_bytes(b"a: 1\nname: caf\xe9\n")
-    assert refusal(latin) == f"{latin}:2:10: is not UTF-8 text; save the file as UTF-8"
-    wide = tmp_path / "wide.yaml"
-    wide.write_bytes("a: 1".encode("utf-16"))
-    assert "is not UTF-8 text" in refusal(wide)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable_file(tmp_path: Path) -> None:
-    path = tmp_path / "secret.yaml"
-    path.write_text("a: 1")
-    path.chmod(0)
-    assert refusal(path) == f"{path}: cannot be read (Permission denied); name a readable YAML file"
 
 
 def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:

@@ -255,10 +255,9 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
         "import math",
         "import re",
         "from fractions import Fraction",
-        "from pathlib import Path",
         "from typing import Any",
         "from synth.base.errors import CheckError, InputError",
-        "from synth.base.standard_input import is_standard_input, standard_input",
+        "from synth.base.user_files import MOST_JSON, read_text",
         "from synth.bounds.assumptions import claim",
         "from synth.layer.layer import Layer",
     ]

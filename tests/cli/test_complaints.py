@@ -102,7 +102,7 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
     (
         ["simulate", "none.json"],
         3,
-        "none.json: no such file, or not a plain one; name a plan file",
+        "none.json: cannot be read (No such file or directory); name a readable plan file",
     ),
     (
         ["plan", CONV, "--procs", "7", "--grid", "b=8"],

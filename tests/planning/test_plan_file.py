@@ -16,12 +16,13 @@ from hypothesis_problems import layers
 from plan_mutants import run
 
 from synth.base.errors import InputError
+from synth.base.user_files import MOST_JSON
 from synth.layer.layer import Layer
 from synth.layer.passes import TASKS
 from synth.network.plan import plan_json as network_plan_file
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
-from synth.planning.plan_file import LARGEST, REMEDY, parse_plan, read_plan
+from synth.planning.plan_file import REMEDY, parse_plan, read_plan
 from synth.search.strategies import STRATEGIES
 
 NAMED = [strategy.name for strategy in STRATEGIES]
@@ -296,13 +297,13 @@ def test_files(tmp_path: Path) -> None:
     assert read_plan(path) == PLAN
     cases: list[tuple[bytes, str]] = [
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b" " * (LARGEST + 1), f"larger than {LARGEST} bytes; a plan file is smaller"),
+        (b" " * (MOST_JSON + 1), f"has more than {MOST_JSON} bytes; a plan file is smaller"),
     ]
     for content, message in cases:
         path.write_bytes(content)
         with pytest.raises(InputError, match=message):
             read_plan(path)
-    with pytest.raises(InputError, match="no such file, or not a plain one; name a plan file"):
+    with pytest.raises(InputError, match="is a directory, not a file; name a plan file"):
         read_plan(tmp_path)
 
 

@@ -1,0 +1,70 @@
+"""Files that users name: read within a bound of bytes, and only if they are plain files or standard input.
+
+A pipe, a device or a huge file is refused before it is read: no reader waits for ever or fills the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import Any
+
+from synth.base.errors import InputError
+from synth.base.yaml_positions import MAX_BYTES, shown
+
+STANDARD_INPUT = "-"
+MOST_JSON = 8 << 20  # bytes of a plan or a certificate; parsed it takes up to 25 times as many
+_read: list[tuple[Any, bytes]] = []  # standard input, and what was read of it
+
+
+def is_standard_input(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is `-`."""
+    return os.fspath(path) == STANDARD_INPUT
+
+
+def read_text(path: str | os.PathLike[str], most: int = MAX_BYTES, meant: str = "YAML file") -> str:
+    """The text of a UTF-8 file of at most `most` bytes, or of standard input for `-`.
+
+    meant: what the user should have named, for messages. Raises `InputError` if the file is missing,
+    unreadable, no plain file, too large, or not UTF-8.
+    """
+    name = shown(os.fspath(path), 4096)
+    try:
+        data = _standard_input() if is_standard_input(path) else _bytes_of(path, name, most, meant)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable {meant}") from error
+    except ValueError as error:  # a NUL or a lone surrogate in the name
+        raise InputError(f"{name}: is not a file name; name a {meant}") from error
+    if len(data) > most:
+        raise InputError(f"{name}: has more than {most} bytes; a {meant} is smaller")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise InputError(f"{name}:{line}:{column}: is not UTF-8 text; save the file as UTF-8") from error
+
+
+def _bytes_of(path: str | os.PathLike[str], name: str, most: int, meant: str) -> bytes:
+    """The bytes of a plain file; one more than `most` where there are more."""
+    # a pipe is opened without waiting for who writes it, and the opened file is the one that is looked at
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(opened).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(opened)
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or device"
+        raise InputError(f"{name}: is {kind}, not a file; name a {meant}")
+    with open(opened, "rb") as file:
+        return file.read(most + 1)
+
+
+def _standard_input() -> bytes:
+    """The bytes of standard input, read once however many readers ask; at most one more than any may have."""
+    if sys.stdin is None:
+        raise OSError(9, "standard input is closed")
+    if not _read or _read[0][0] is not sys.stdin:
+        stream = getattr(sys.stdin, "buffer", None)
+        data = stream.read(MOST_JSON + 1) if stream is not None else sys.stdin.read(MOST_JSON + 1).encode()
+        _read[:] = [(sys.stdin, data)]
+    return _read[0][1]
