@@ -7,7 +7,7 @@ BIN ?= $(OWN)
 DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-gpu bench-all accuracy published networks fuzz wheel light audit \
+.PHONY: check test lint demo golden mutants judges bench bench-network bench-models bench-balance bench-gpu bench-all accuracy published networks fuzz wheel light audit \
 	docs notebooks pictures proof proof-quick
 
 check: lint test
@@ -27,6 +27,11 @@ golden: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mutmut
 	CI=1 OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run && $(BIN)/python -m mutmut results
+
+# torch's databases of modules and operators on ranks, beside one process; hours on two cores, and goes on where
+# it was stopped
+judges: $(READY)
+	$(BIN)/python -m benchmarks.judges --dtypes float64 bfloat16 --results judges.jsonl -o docs/judges.md
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.suite
