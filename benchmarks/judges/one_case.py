@@ -27,7 +27,7 @@ ALLOWED = 1e-8  # of float64, relative to the largest word
 ROUNDING = 1.6e-2  # of bfloat16: torch's own tolerance
 OWN_ROUNDING = 4.0  # times what bfloat16 changes in one process
 SAID = ValueError, NotImplementedError, RuntimeError, TypeError, SynthError  # what refuses
-RATE = 0.1
+STEP = 0.01  # the largest change of a parameter
 SEEDS = 4, 5, 6, 7, 8
 Tensors = list[torch.Tensor]
 
@@ -219,12 +219,11 @@ class Trial:
 
     def backward(self, net: Network, inputs: Tensors, outs: Tensors, before: int) -> str:
         """Gradients, words, a step of SGD and the state after it. Returns how words differ; "" if not."""
-        right, compare, exact = self.right, self.compare, self.right.exact
+        right, exact = self.right, self.right.exact
         self.stage = "backward"
         loss = loss_of(outs, right.weights)
-        if loss is None:
-            raise AssertionError("the outputs have no gradient")
-        loss.backward()  # type: ignore[no-untyped-call]
+        if loss is not None:  # else all gradients have to be zero
+            loss.backward()  # type: ignore[no-untyped-call]
         received = net.received() - before
         theirs = dict(right.model.named_parameters())
         held = {} if exact is None else dict(exact.model.named_parameters())
@@ -240,20 +239,14 @@ class Trial:
         if self.inside:
             planned = net.planned_words().step[dist.get_rank()]
         self.stage = "step"
-        models = [right.model, net, *([] if exact is None else [exact.model])]
-        for each in models:
-            if any(True for _ in each.parameters()):
-                torch.optim.SGD(each.parameters(), lr=RATE).step()
+        grads = [each.grad for each in right.model.parameters() if each.grad is not None]
+        steepest = max((float(each.abs().max()) for each in grads), default=0.0)
+        for each in (right.model, net, *([] if exact is None else [exact.model])):
+            if 0 < steepest < float("inf"):
+                torch.optim.SGD(each.parameters(), lr=STEP / steepest).step()
         self.stage = "state"
-        state = net.full_state_dict()
-        if right.random:
-            net.load_full_state_dict(right.model.state_dict())
-        elif list(state) != list(right.model.state_dict()):
-            compare.found["keys of the state"] = float("inf")
-        else:
-            sure = {} if exact is None else exact.model.state_dict()
-            for name, values in right.model.state_dict().items():
-                compare(f"state {name}", state[name], values, sure.get(name))
+        if not right.random:
+            self.state(net)
         wrong = self.inside and planned != received
         return f"planned {planned}, received {received}" if wrong else ""
 
@@ -261,6 +254,17 @@ class Trial:
     def inside(self) -> bool:
         """Whether all is in the network."""
         return self.case.base != "outputs"
+
+    def state(self, net: Network) -> None:
+        """Compare the state after a step; then that of one process is taken."""
+        state, theirs = net.full_state_dict(), self.right.model.state_dict()
+        if list(state) != list(theirs):
+            self.compare.found["keys of the state"] = float("inf")
+            return
+        exact = {} if self.right.exact is None else self.right.exact.model.state_dict()
+        for name, values in theirs.items():
+            self.compare(f"state {name}", state[name], values, exact.get(name))
+        net.load_full_state_dict(theirs)
 
     def gradient(self, name: str, ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> None:
         """Compare gradients, of which a missing one is zero."""
