@@ -98,7 +98,7 @@ def _of_operator(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
     forms = {"pos": lambda: info.op}
     if info.method_variant is not None:
         forms["method"] = lambda: info.method_variant
-    if info.inplace_variant is not None:
+    if info.inplace_variant is not None and info.supports_autograd:  # else gradients pass through it
         forms["in place"] = lambda: _on_a_copy(info.inplace_variant)
     for each in info.sample_inputs("cpu", dtype, requires_grad=False):
         yield Sample(forms, (each.input, *each.args), dict(each.kwargs))

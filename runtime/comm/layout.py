@@ -51,7 +51,8 @@ def even(whole: Sequence[int], ranks: Ranks) -> Layout:
     if not whole:
         return replicated(whole, ranks)
     size = ranks.size
-    first = max(d for d in range(1, size + 1) if size % d == 0 and d <= whole[0])
+    fits = (d for d in range(1, size + 1) if size % d == 0 and d <= whole[0])
+    first = max(fits, default=1)
     first = size if len(whole) == 1 else first
     boxes = []
     for rank in range(size):

@@ -60,7 +60,8 @@ def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
 
     def over_ranks(gradient: torch.Tensor) -> torch.Tensor:
         contiguous = torch.contiguous_format
-        total = gradient.to(sum_dtype(gradient.dtype), memory_format=contiguous)
+        total = in_memory(gradient)
+        total = total.to(sum_dtype(gradient.dtype), memory_format=contiguous)
         total = total.clone() if total is gradient else total
         dist.all_reduce(total, group=group)
         return total.to(gradient.dtype)
@@ -87,7 +88,18 @@ def _exchanged(
     peers = [{"rank": index} for index in range(ranks.size)]
     at, grid = {"rank": ranks.me}, {"rank": ranks.size}
     neighbours = Neighbours(at, peers, grid, count, ranks.group)
-    return exchange(values, source.box, target.box, neighbours)
+    return exchange(in_memory(values), source.box, target.box, neighbours)
+
+
+def in_memory(values: torch.Tensor) -> torch.Tensor:
+    """The same words as they are sent.
+
+    torch notes of some tensors only that they are conjugated, negated, or zero, such as
+    the gradient of `torch.sgn`.
+    """
+    if values._is_zerotensor():
+        return values.clone()
+    return values.resolve_conj().resolve_neg()
 
 
 def fetch_boxes(

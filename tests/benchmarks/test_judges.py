@@ -40,7 +40,29 @@ from benchmarks.judges.table import by_name, expected_failures, page
 EVERY = 80  # of so many cases one is run
 LEAST = 100  # cases that are equal
 
-KNOWN: dict[str, str] = {}  # case -> why it is not equal
+INPUTS = "words of gradients of inputs are not planned"
+SEVERAL = "a call with several results is made once for each"
+ARGUMENTS = "a gathered module loses arguments"
+UNDERIVED = "words are planned for gradients of a call that has none"
+
+KNOWN = {  # case -> why it is not equal
+    "layers/dilation/26/float64/h4 w2/buffer/pos/8 ranks": INPUTS,
+    "layers/dilation/29/float64/w4/buffer/pos": INPUTS,
+    "layers/periodic/26/float64/h4 w2/buffer/pos/8 ranks": INPUTS,
+    "layers/periodic/75/float64/h2 w2/buffer/pos": INPUTS,
+    "layers/uneven extents/10/float64/w4/buffer/pos": INPUTS,
+    "modules/nn.BCEWithLogitsLoss/4/float64/free/parameter/pos": ARGUMENTS,
+    "modules/nn.Transformer/4/float64/free/input/named/after": INPUTS,
+    "modules/nn.TransformerEncoder/51/float64/batch/parameter/pos/after": ARGUMENTS,
+    "operators/_native_batch_norm_legit/5/float64/free/buffer/pos/after": SEVERAL,
+    "operators/baddbmm/2/float64/mixed/input/pos/after": INPUTS,
+    "operators/cfloat/2/float64/filters/input/pos/after": INPUTS,
+    "operators/fft.fft/1/float64/channels/input/pos/after": INPUTS,
+    "operators/linalg.eigvals/4/float64/free/input/pos": INPUTS,
+    "operators/linalg.householder_product/6/float64/filters/input/pos": INPUTS,
+    "operators/special.bessel_j1/2/float64/channels/made/pos/after": UNDERIVED,
+    "outputs/native_group_norm/8/float64/filters/buffer/pos": "its gradient changes a shape in place",
+}
 
 
 def run(processes: Processes, results: Path, *flags: str, seconds: float = 280) -> str:
@@ -123,12 +145,12 @@ def test_every_cut_divides_another_axis() -> None:
 def test_samples_of_every_dtype_come_between_layers() -> None:
     """An operator of floating-point numbers, one of integers, and one that draws."""
     selection = Selection(["operators"], cuts=["channels"])
-    for name in ("add", "bitwise_and", "nn.functional.dropout"):
+    for name in ("add", "bitwise_and", "rand_like"):
         (case,) = selection.cases("operators", name, "float64")
         right = Right(case)
-        assert right.random == (name == "nn.functional.dropout")
-        assert right.trains == (name != "bitwise_and")
-    assert list(selection.cases("operators", "zeros", "float64")) == []  # it takes no tensor
+        assert right.random == (name == "rand_like")
+        assert right.trains == (name == "add")
+    assert selection.cases("operators", "zeros", "float64") == []  # it takes no tensor
 
 
 @pytest.mark.parametrize("rounded", [False, True])
