@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import InputError, UsageError
 from synth.base.file_kinds import refuse_other_file
+from synth.base.flags import flag_words
 from synth.base.units import whole
 from synth.base.user_files import read_text
 from synth.cli.output import detail, note
 from synth.layer.passes import TASKS
-from synth.planning.flags import flag_words
 from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from importlib import import_module
 from keyword import iskeyword
 from typing import NoReturn
 
+from synth.base.doors import Door, entered_by
 from synth.base.errors import SynthError, UsageError
 from synth.base.extras import missing_extra
 from synth.base.units import in_unit_of
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = argparse.Namespace()
     try:
-        with heeded_signals():
+        with heeded_signals(), entered_by(Door.COMMAND_LINE):
             args = parsed(argv)
             code = int(args.run(args))
             sys.stdout.flush()

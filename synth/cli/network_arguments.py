@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import UsageError
+from synth.base.flags import flag_words
 from synth.cli.output import detail, wants_progress
 from synth.network.layer_or_network import ONE_LAYER
-from synth.planning.flags import flag_words
 from synth.planning.request import PlanRequest
 
 if TYPE_CHECKING:

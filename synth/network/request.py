@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
@@ -70,7 +71,7 @@ class NetworkRequest:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"objective is {self.objective!r}; for a network it must be words or time")
         if self.objective == "time" and self.machine is None:
-            raise UsageError("objective time needs a machine; name one with --machine")
+            raise UsageError(f"objective time needs a machine; name one with {option('machine')}")
         if self.training and self.resident_weights:
             raise UsageError(
                 "a training step changes its weights, so they cannot be resident; plan one of both"

@@ -54,6 +54,7 @@ class LayerPlanner:
         self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
         self.inference = inference
         self.made: dict[tuple[Layer, str, bool], Plan] = {}
+        self.notes: list[str] = []  # of what was planned in another way than was asked, not told yet
 
     def layer(
         self, name: str, module: nn.Module, shape: tuple[int, ...], context: Context
@@ -77,6 +78,7 @@ class LayerPlanner:
             plan = resident_plan(layer, self.ranks, given, None) if self.inference else how
         else:
             plan = self.plan(layer, how)
+            self._tell(context)
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
         made = distributed_conv(
@@ -106,8 +108,15 @@ class LayerPlanner:
             if how is None:  # no even cut: some ranks idle in this layer
                 return self._free(layer, None, exact=False)
             found = self._plan(layer, None)
-            print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
+            self.notes.append(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}")
             return found
+
+    def _tell(self, context: Context) -> None:
+        """Print the notes once, on the first rank."""
+        if context.ranks.reports:
+            for note in self.notes:
+                print(note, file=sys.stderr)
+        self.notes.clear()
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
         if self.inference:

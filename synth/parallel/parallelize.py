@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from synth.base.doors import Door, entered_by
 from synth.machine.file import load_machine
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from synth.runtime.tracing.inputs import Inputs
 
 
+@entered_by(Door.MODEL)
 def parallelize(
     model: nn.Module,
     input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
@@ -139,6 +141,7 @@ def parallelize(
         return adopt(recipe.network(model, Inputs.of(input), prepared))
 
 
+@entered_by(Door.MODEL)
 def plan_model(
     model: nn.Module,
     input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,

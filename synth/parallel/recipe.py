@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from synth.base.doors import Door, entered_by
 from synth.base.errors import UsageError
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
@@ -98,6 +99,7 @@ class NetworkRecipe(NamedTuple):
         from synth.runtime.model.assemble import assembled
         from synth.runtime.model.network import Network
 
+        @entered_by(Door.MODEL)
         def other(template: nn.Module, inputs: Inputs, first: StepGraph, device: torch.device) -> StepGraph:
             if prepared.whole_plan:
                 raise ValueError(

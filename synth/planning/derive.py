@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack, cast
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.work_balance import MOST_BALANCE
 from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis, Tensor, placement
@@ -194,7 +195,8 @@ def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decis
 
     if machine.most_ranks is not None and query.procs > machine.most_ranks:
         raise UsageError(
-            f"{machine.name} has {machine.most_ranks} ranks, fewer than --procs {query.procs}; take fewer"
+            f"{machine.name} has {machine.most_ranks} ranks, fewer than {option('procs', query.procs)};"
+            " take fewer"
         )
     found = fastest(query, machine)
     timed = machine, found

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
+from synth.base.flags import flag_words, portable_path
 from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import AXES, SPATIAL, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
 from synth.layer.residue_classes import possible_counts
-from synth.planning.flags import flag_words, portable_path
 from synth.search.strategies import Strategy, strategy_named
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ class PlanRequest:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {self.strategy}")
         if self.objective == "time" and self.machine is None:
             raise UsageError(
-                "objective time needs a machine; name a file or a shipped one, as in --machine lassen"
+                "objective time needs a machine; name a file or a shipped one, as in "
+                f"{option('machine', 'lassen')}"
             )
 
     def _check_rows(self) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.text_table import table
 from synth.machine.hierarchy import Machine
@@ -121,7 +122,7 @@ def replay(plan: NetworkPlan) -> Replay:
     """Replay a plan on the machine that it was made for. Raises `UsageError` if it was made for none."""
     machine = plan.request.machine
     if machine is None:
-        raise UsageError("a replay needs a machine; plan with one, --machine FILE")
+        raise UsageError(f"a replay needs a machine; plan with one, {option('machine', 'lassen')}")
     tasks = tasks_of(plan, machine)
     run(tasks)
     return Replay(plan, machine, tuple(tasks))

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
+from synth.base.doors import either, option
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import Axis, PerAxis
 from synth.schedule.distribution import Distribution
@@ -305,7 +306,7 @@ class _Search:
         if limit_words is None or self.leanest.best is None:
             return InfeasibleError(
                 f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
-                f"iterations; raise --balance or free a part of --grid"
+                f"iterations; {either(('raise {}', 'balance'), ('free a part of {}', 'grid'))}"
             )
         size, needed = self.nest.word_bytes, self.leanest.best[0]
         most = "" if self.leanest.sure and not self.request.divided else "at most "
@@ -313,7 +314,7 @@ class _Search:
         so_far = "" if proven else ", as far as the search went: it ended early, so this is not proven"
         fault = InfeasibleError(
             f"no plan for {self.procs} processes fits {limit_words * size} bytes per process{so_far}; "
-            f"the least memory that fits is {most}{needed * size} bytes (--memory {needed * size})"
+            f"the least memory that fits is {most}{needed * size} bytes ({option('memory', needed * size)})"
         )
         fault.proven = proven
         return fault

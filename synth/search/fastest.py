@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from synth.base.doors import option
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.layer.passes import Pass
@@ -73,7 +74,7 @@ def fastest(request: Request, machine: Machine) -> Fastest:
     if best is None:
         raise InfeasibleError(
             f"no plan for {request.procs} processes that streams whole tiles fits the memory; plan for "
-            f"--objective words, which can tile further, or raise --memory"
+            f"{option('objective', 'words')}, which can tile further, or raise {option('memory')}"
         )
     _, footprints, timed = best
     orders = distinct_orders(footprints.grid, ORDERS)

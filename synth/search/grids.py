@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from synth.base.arithmetic import divisors
+from synth.base.doors import either, option
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, X_AXES, Axis, PerAxis
 from synth.layer.nest import Nest
@@ -165,11 +166,11 @@ def no_grid(space: Space) -> InfeasibleError:
     if needed > space.procs:
         return InfeasibleError(
             f"no grid of at most {space.procs} processes exists{within}; "
-            f"take at least {needed} processes or free a part of --grid"
+            f"take at least {needed} processes or free a part of {option('grid')}"
         )
     return InfeasibleError(
         f"no grid of exactly {space.procs} processes exists{within} for {space.nest}; "
-        f"allow idle processes (leave out --exact-procs) or take another number"
+        f"{either(('allow idle processes (leave out {})', 'exact_procs'), 'take another number')}"
     )
 
 

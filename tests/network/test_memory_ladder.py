@@ -81,7 +81,7 @@ def within(network: Network, request: NetworkRequest, limit: int) -> NetworkPlan
     try:
         return plan_network(network, replace(request, limit_bytes=limit))
     except InfeasibleError as fault:
-        return int(re.findall(r"--memory (\d+) would do", str(fault))[0])
+        return int(re.findall(r"memory=(\d+) would do", str(fault))[0])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -244,7 +244,7 @@ def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) ->
     network = load_network(NETWORKS / f"{name}.yaml")
     with pytest.raises(InfeasibleError) as fault:
         plan_network(network, NetworkRequest(16, limit_bytes=10 << 10, training=training))
-    told = re.search(r"--memory (\d+) would do", str(fault.value))
+    told = re.search(r"memory=(\d+) would do", str(fault.value))
     assert told is not None
     made = plan_network(network, NetworkRequest(16, limit_bytes=int(told[1]), training=training))
     assert made.memory.most * 4 == int(told[1])

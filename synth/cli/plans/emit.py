@@ -8,9 +8,9 @@ import shlex
 from typing import Any
 
 from synth.base.atomic_write import put, staged
+from synth.base.flags import portable_path
 from synth.cli.arguments import add_request, plan_of, plan_path, request_of
 from synth.cli.parser import declare
-from synth.planning.flags import portable_path
 
 
 def register(subparsers: Any) -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from synth.base.doors import option
 from synth.base.errors import InfeasibleError
 from synth.network.plan.plan import NetworkPlan
 
@@ -48,7 +49,7 @@ def cheapest_within(
         return min(fitting, key=lambda plan: plan.cost)
     raise InfeasibleError(
         f"{plan.network.name}: a step of none of the {len(least)} plans that were tried fits {limit_bytes} "
-        f"bytes per process; --memory {min(least)} would do",
+        f"bytes per process; {option('memory', min(least))} would do",
         enough_bytes=min(least),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from synth.base.doors import either
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, PerAxis
 from synth.network.graph import Node
@@ -152,6 +153,6 @@ def check_feasible(
     for each, node in zip(candidates, nodes, strict=True):
         if not len(each.grids.rows):
             raise InfeasibleError(
-                f"{node.name}: no grid of {request.procs} processes keeps the balance; raise --balance or "
-                f"take another number of processes"
+                f"{node.name}: no grid of {request.procs} processes keeps the balance; "
+                f"{either(('raise {}', 'balance'), 'take another number of processes')}"
             )

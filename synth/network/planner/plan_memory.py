@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from synth.base.doors import option
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import PerAxis
 from synth.network.graph import Node
@@ -188,7 +189,7 @@ class PlanMemory:
         need, resident = (needs[most] + self.resident_words) * word_bytes, self.resident_words * word_bytes
         return InfeasibleError(
             f"{node.name}: no option fits {self.request.limit_bytes} bytes per process next to the "
-            f"{resident} bytes that are always resident; --memory {need} would do",
+            f"{resident} bytes that are always resident; {option('memory', need)} would do",
             enough_bytes=need,
         )
 

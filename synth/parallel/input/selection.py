@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.layer.axes import SPATIAL, Tensor
 from synth.layer.intervals import Interval
@@ -51,10 +52,10 @@ def of_plan(plan: Plan, rank: int, halo: bool = False) -> ShardSelection:
     if not plan.layer.spatial_axes:
         raise UsageError(f"{plan.layer.name} is a matrix product; feed convolutions")
     if plan.classes:
-        counts = ",".join(f"{axis}=1" for axis, _ in plan.classes)
+        classes = option("classes", {axis: 1 for axis, _ in plan.classes})
         raise UsageError(
             f"{plan.layer.name} is planned with residue classes, whose samples no file has; "
-            f"plan with --classes {counts}"
+            f"plan with {classes}"
         )
     at = plan.distribution.at(rank)
     given: Tensor = "Out" if plan.layer.transposed else "In"

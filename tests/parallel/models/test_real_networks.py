@@ -39,7 +39,7 @@ def test_a_volume_that_one_process_cannot_hold(tmp_path: Path) -> None:
     factory, shape, _ = NETWORKS["cosmoflow"]
     model = factory().double()
     limit = int(0.6 * synth.plan_model(model, shape, 1).used_words * 8)
-    with pytest.raises(InfeasibleError, match=r"--memory \d+ would do"):
+    with pytest.raises(InfeasibleError, match=r"memory=\d+ would do"):
         synth.plan_model(model, shape, 1, memory=limit)
     trained(tmp_path, "cosmoflow", "volume", "adam", str(limit))
 
