@@ -18,6 +18,7 @@ import torch.distributed as dist
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 
 TEXT = 120  # bytes for what a rank does
+CHANGED = "a pass after changes"  # of the network; see `runtime.model.live`
 ROUNDING = 1e-6  # of a checksum, between machines of different kinds
 
 
@@ -98,10 +99,15 @@ class Agreement:
         doing = [each[:TEXT].decode(errors="replace").rstrip() for each in told]
         for rank, other in zip(self.members, doing, strict=True):
             if other != doing[0]:
+                remedy = (
+                    "make the same changes on every rank"
+                    if any(each.startswith(CHANGED) for each in doing)
+                    else "all ranks must call the same in the same order (compute a"
+                    " loss, a norm or full_tensor() on every rank)"
+                )
                 raise RuntimeError(
                     f"rank {self.members[0]} is at {doing[0]}, but rank {rank} at"
-                    f" {other}: all ranks must call the same in the same order (compute"
-                    " a loss, a norm or full_tensor() on every rank)"
+                    f" {other}: {remedy}"
                 )
         sums = [struct.unpack("dd", each[TEXT:]) for each in told]
         for places in self.alike:

@@ -39,7 +39,8 @@ class TrafficCounter:
         whole = self.whole
         whole.started, whole.latest = whole.started + 1, stage
         if whole.network is not None:
-            whole.network.enter(f"{whole.layer}: {stage}")
+            layer = f"{whole.layer}: " if whole.layer else ""
+            whole.network.enter(f"{layer}{stage}")
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""

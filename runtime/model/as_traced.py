@@ -1,14 +1,10 @@
-"""The modules of the user's model in a network, which must stay as they were traced.
-
-Their parameters and buffers become partitioned tensors. The steps of a network call no
-module, so hooks that were added later, and other modes, would be passed over.
-"""
+"""The parameters and buffers of the user's model in a network: partitioned tensors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,10 +15,7 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.held import Held, local_part
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tracing.unsupported import computes_weight, plain_copies
-
-if TYPE_CHECKING:
-    from synth.runtime.model.network import Network
+from synth.runtime.tracing.unsupported import plain_copies
 
 
 def partitioned_copy(
@@ -94,46 +87,4 @@ def _is_computed_whole(
         not isinstance(values, PartitionedTensor)
         and values.shape == place.shape
         and is_parametrized(module, name)
-    )
-
-
-def require_as_traced(
-    network: Network,
-    modes: Mapping[nn.Module, bool],
-    held: Collection[tuple[nn.Module, str]],
-) -> None:
-    """Raise `ValueError` for modules with hooks, or with another mode's forward.
-
-    modes: of the modules when they were traced. held: (module, name) of the tensors
-    that the steps use.
-    """
-    for module in network.modules():
-        if module is network:
-            continue
-        before = module._forward_pre_hooks.values()
-        forward = module._forward_hooks or not all(
-            computes_weight(hook)
-            and not _holds(held, module, str(vars(hook).get("name")))
-            for hook in before
-        )
-        if forward or module._backward_hooks or module._backward_pre_hooks:
-            _refuse_hooks(network, module)
-        mode = module.training
-        changed = modes.get(module, mode) != mode
-        if changed and mode != network.training and mode in network.program.modes:
-            raise ValueError(network.program.modes[mode])
-
-
-def _holds(
-    held: Collection[tuple[nn.Module, str]], module: nn.Module, name: str
-) -> bool:
-    """Whether the steps use a tensor of a module as it is held."""
-    return any(name == own and each is module for each, own in held)
-
-
-def _refuse_hooks(network: nn.Module, module: nn.Module) -> NoReturn:
-    name = next(name for name, each in network.named_modules() if each is module)
-    raise ValueError(
-        f"{name} has hooks, which the ranks do not call, because they compute parts of"
-        " its output; remove them, or hook the network itself"
     )

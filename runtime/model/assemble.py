@@ -24,6 +24,7 @@ from synth.runtime.model.step_graph import (
 )
 from synth.runtime.model.wanted_layouts import Make
 from synth.runtime.operators.batch_norms import BatchNorms, Statistics
+from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.inputs import Arguments, Inputs
 
 # the boxes of all ranks before and after a call
@@ -59,18 +60,24 @@ def assembled(
     process_groups: ProcessGroups,
     first: StepGraph | None = None,
     device: torch.device | None = None,
+    partitions: Mapping[str, Partition] | None = None,
 ) -> StepGraph:
     """The step graph of a model.
 
     first: another one, of which this one uses the parameters where they are held.
     device: that of the model's parameters if the model is on "meta".
+    partitions: those of the parameters and buffers that the network has, by their keys,
+        where the model was changed after `first`; others are new.
 
     Raises `ValueError` for a model that ranks cannot run, or that uses parameters or
     buffers which it does not use in the first graph.
     """
     context = Context(tuner=default_tuner(), process_groups=process_groups)
+    if first is not None:  # which the failure detector looks at
+        before = first.context.traffic
+        context.traffic.network = before.network or before
     placed = {name: PlannedBoxes(*boxes) for name, boxes in parts.places.items()}
-    homes = None if first is None else first.homes
+    homes = None if first is None or partitions is not None else first.homes
     made = Builder(
         model,
         parts.graph,
@@ -82,6 +89,7 @@ def assembled(
         given_homes=homes,
         device=device,
         inference=parts.inference,
+        partitions=partitions or {},
     )
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)
@@ -125,4 +133,5 @@ def assembled(
         check_finite=parts.check_finite,
         replication=replication,
         inference=parts.inference,
+        attributes=made.attributes,
     )

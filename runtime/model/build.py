@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
 from synth.runtime.operators.table import Operator, Operators
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression
 from synth.runtime.tracing.outputs import Structure
 
@@ -45,7 +48,8 @@ class Builder:
     refuse: raise `ValueError` for a call that could only be computed from the whole.
     batch_norms: makes the steps of batch normalizations.
     given_homes: where the parameters are held already; None to hold them where the
-        steps use them. device: of the steps; None for that of the parameters.
+        steps use them. partitions: key -> that of a tensor which the network has;
+        others are new. device: of the steps; None for that of the parameters.
     places: node -> the boxes of all ranks before and after a layer without weights.
     inference: only forward passes run, so that ranks may compute the same words.
 
@@ -55,6 +59,7 @@ class Builder:
     owners: node -> the module that it calls, and the one that calls it. names: node ->
     the module, of layers. held: node -> (key, where the step
     uses it); the key is that of the model's state, or the name of an expression.
+    attributes: of modules, which the model reads.
     homes: key of the state -> where it is held. modes: mode -> why it cannot be
     entered.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
@@ -72,6 +77,7 @@ class Builder:
         given_homes: Mapping[str, Held] | None = None,
         device: torch.device | None = None,
         inference: bool = False,
+        partitions: Mapping[str, Partition] = MappingProxyType({}),
     ) -> None:
         self.context, self.places = context, places
         self.refuse, self.batch_norms = refuse, batch_norms
@@ -104,12 +110,16 @@ class Builder:
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
-        self.structure = Structure(None)
+        self.structure, self.attributes = Structure(None), Attributes()
         for node in graph.nodes:
             self._read(node)
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
         if given_homes is not None:
             self.homes = {key: _home(key, given_homes) for key in self.homes}
+        for key in self.homes.keys() & partitions.keys():
+            use, held = self.homes[key], partitions[key]
+            if use.partition != held:  # where an optimizer knows it, it stays
+                self.homes[key] = Held(use.module, use.name, held)
 
     def _read(self, node: fx.Node) -> None:
         match node.op:
@@ -122,6 +132,7 @@ class Builder:
                 self.outputs = [each.name for each in given]
                 self.structure = node.meta["structure"]
                 self.modes = node.meta.get("refused", {})
+                self.attributes = node.meta.get("attributes", Attributes())
             case "call_module" | "call_function":
                 self._add(node)
 

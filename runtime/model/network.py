@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,13 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from synth.runtime.comm.agreement import CHANGED
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.one_mode import follow
-from synth.runtime.model.as_traced import held_part, partitioned_copy, require_as_traced
+from synth.runtime.model.as_traced import held_part, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
+from synth.runtime.model.live.adopt import adopt, require_adoptable
+from synth.runtime.model.live.changes import require_followed
+from synth.runtime.model.live.original import Original
+from synth.runtime.model.live.shown import Shown
+from synth.runtime.model.live.watch import Watch
 from synth.runtime.model.planned_words import PlannedWords, words_of
 from synth.runtime.model.programs import Plan, Programs, emptied
 from synth.runtime.model.replication import agreeing
@@ -27,14 +32,17 @@ from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.unsupported import check_global_hooks
 
 
-class Network(nn.Module):
+class Network(Shown):
     """A model on several ranks; see `synth.parallelize`.
 
-    It has the modules, parameters and buffers of the user's model, under their names.
-    Their tensors are global, and each rank holds a part. `forward` takes a whole batch,
-    the same on all ranks, or one that is partitioned, and gives a partitioned output.
+    It has the modules, parameters, buffers and attributes of the user's model, under
+    their names. Their tensors are global, and each rank holds a part. What a user
+    changes of them is followed in the next pass, or refused. `forward` takes a whole
+    batch, the same on all ranks, or one that is partitioned, and gives a partitioned
+    output.
 
     model: the user's, alike on all ranks (the first rank's values are taken).
     parts: what it is made of. `refuse` raises `ValueError` for a layer that could only
@@ -50,6 +58,11 @@ class Network(nn.Module):
     """
 
     program: StepGraph
+    _original: Original | None
+    own = Shown.own | {
+        *("program", "_programs", "_places", "_by_name", "_traced_modes"),
+        *("_watch", "_original"),
+    }
 
     def __init__(
         self,
@@ -59,20 +72,19 @@ class Network(nn.Module):
         plan: Plan | None = None,
     ) -> None:
         super().__init__()
-        self.training = model.training
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
             first = everyone.members[0]
             dist.broadcast(values.detach(), src=first, group=everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
-        taken = partitioned_copy(model, self.program.homes, ranks)
-        for kind in ("_modules", "_parameters", "_buffers"):
-            getattr(self, kind).update(getattr(taken, kind))
-        self._non_persistent_buffers_set |= taken._non_persistent_buffers_set
+        shown = partitioned_copy(model, self.program.homes, ranks)
         self._programs = Programs(self.program, emptied(model), plan)
+        self._watch = Watch(shown, self.program.attributes)
+        seen, facts = self.program.attributes, self._watch.facts
+        self._original = Original(model, seen, facts)
+        self.show(shown)
         self._connect()
-        self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
     # -- the user's modules ---------------------------------------------------------
 
@@ -85,17 +97,16 @@ class Network(nn.Module):
         }
         modules[""] = self
         self._by_name = modules
+        self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
         made = Network.__new__(Network)
         memo[id(self)] = made
-        nn.Module.__init__(made)
-        own = ("program", "_programs", "_places", "_by_name", "_traced_modes")
-        for name, value in self.__dict__.items():
-            if name not in own:
-                made.__dict__[name] = copy.deepcopy(value, memo)
+        self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
+        made._watch = self._watch.copied(made._shown, memo)
+        made._original = None
         made._connect()
         modes = self._traced_modes.items()
         made._traced_modes = {memo[id(m)]: mode for m, mode in modes if id(m) in memo}
@@ -128,8 +139,8 @@ class Network(nn.Module):
         `RuntimeError` on all ranks if they call other things or give other batches.
         In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
+        self._follow_changes()
         first = self.program
-        require_as_traced(self, self._traced_modes, self._places.values())
         given = first.arguments.read(args, kwargs)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
@@ -176,23 +187,65 @@ class Network(nn.Module):
 
         All ranks of all replicas call this. Raises `ValueError` where no plan fits.
         """
+        self._follow_changes()
         return self._programs.of_batch(samples, self)
 
     @property
     def input_partition(self) -> Partition:
         """Which words of the first input each rank reads."""
+        self._follow_changes()
         return next(iter(self.program.input_partitions.values()))
 
     @property
     def output_partition(self) -> Partition:
         """Which words of the first output each rank computes."""
+        self._follow_changes()
         return next(iter(self.program.output_partitions.values()))
 
     def _follow(self, program: StepGraph) -> None:
         """Let the steps do as the modules now say."""
-        modules = self._by_name
+        stamp, modules = self._watch.stamp, self._by_name
+        if program.follows is stamp:
+            return
         for name, (own, maker) in program.targets.items():
             follow(program.steps[name], modules[own], modules[maker])
+        program.follows = stamp
+
+    def _follow_changes(self) -> None:
+        """Do as the user's modules now say, or plan anew what they are.
+
+        Raises `ValueError` for what the ranks cannot do, and `RuntimeError` on all of
+        them if they were changed otherwise.
+        """
+        check_global_hooks()
+        watch, original = self._watch, self._original
+        strays = original is not None and not original.same()
+        if not strays and watch.same():
+            return
+        settings = self.program.settings
+        changes, found = watch.changes(settings)
+        if any(changes):
+            joint = changes.anew or changes.hooks  # of all replicas
+            agree = self.ranks.require_all if joint else self.ranks.require
+            agree(f"{CHANGED} ({changes})")
+        require_followed(changes, self.program.modes, self._traced_modes, self)
+        if original is not None and strays:
+            original.require_followed(watch, settings)
+        if changes.anew:
+            self._plan_anew(str(changes))
+            found = watch.described()
+        watch.renew(found)
+
+    def _plan_anew(self, what: str) -> None:
+        """Plan the model that this has become. Its tensors stay where they are."""
+        with torch.inference_mode(False):
+            require_adoptable(self._shown, self.ranks)
+            programs = self._programs.anew(self._shown, what)
+            adopt(self._shown, programs.first.homes, self.ranks)
+        self.show(self._shown)
+        self.program, self._programs = programs.first, programs
+        self._watch.attributes = self.program.attributes
+        self._connect()
 
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
@@ -205,6 +258,8 @@ class Network(nn.Module):
             raise ValueError(REFUSED)
         if mode in self.program.modes:
             raise ValueError(self.program.modes[mode])
+        if self._original is not None:
+            self._original.take_modes()
         super().train(mode)
         return self
 
@@ -224,6 +279,7 @@ class Network(nn.Module):
             the model has several inputs, the name of one, and of several outputs a name
             such as "output.0" or "output.sample".
         """
+        self._follow_changes()
         inputs = self.program.input_partitions
         if len(inputs) == 1:
             inputs = {"input": self.input_partition}
@@ -260,6 +316,7 @@ class Network(nn.Module):
         Modes and gradients are those that modules and parameters now have. Raises
         `ValueError` where no plan fits.
         """
+        self._follow_changes()
         program = self._programs.of_shapes(shapes, self)
         self._follow(program)
         params = {} if program.inference else dict(self.named_parameters())

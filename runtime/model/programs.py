@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -27,23 +27,41 @@ from synth.runtime.tracing.unsupported import plain_copies
 
 MOST = 8  # step graphs that are kept; beyond, the one that was used longest ago goes
 Shapes = dict[str, tuple[int, ...]]  # by the name of an input
-Plan = Callable[[nn.Module, Inputs, StepGraph, torch.device], StepGraph]
+
+
+class Plan(Protocol):
+    """Makes a step graph for other inputs, or of a model that was changed."""
+
+    def __call__(
+        self,
+        template: nn.Module,
+        inputs: Inputs,
+        first: StepGraph,
+        device: torch.device,
+        partitions: Mapping[str, Partition] | None = None,
+    ) -> StepGraph:
+        """The step graph of a model on "meta".
+
+        first: of the same network. partitions: of the tensors that the network has,
+        where the model was changed; None for another shape. All ranks of all replicas
+        call this. Raises `ValueError` where there is none.
+        """
 
 
 class Programs:
     """The step graphs of one network and of its copies.
 
     first: for the shapes that the network was planned for. template: the user's model
-    on "meta". plan: makes the graph for other inputs from it; None to refuse them. It
-    may raise `ValueError`. All ranks call it.
+    on "meta". plan: makes the graph for other inputs from it; None to refuse them.
+    words: that were received in graphs which are no more kept.
     """
 
     def __init__(
-        self, first: StepGraph, template: nn.Module, plan: Plan | None
+        self, first: StepGraph, template: nn.Module, plan: Plan | None, words: int = 0
     ) -> None:
         self.first, self.template, self.plan = first, template, plan
         self.others: OrderedDict[tuple[Any, ...], StepGraph] = OrderedDict()
-        self.words = 0  # received in graphs that are no more kept
+        self.words = words
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """The same: copies of a network compute with the same steps."""
@@ -128,6 +146,33 @@ class Programs:
                     " leave no_sync() away"
                 )
 
+    def anew(self, model: nn.Module, what: str) -> Programs:
+        """The step graphs of a model that was changed, for the first shape.
+
+        model: with the partitioned tensors of the network, and plain ones that are new.
+        what: was changed. All ranks of all replicas call this.
+        Raises `ValueError` where there is no plan.
+        """
+        first = self.first
+        if self.plan is None:
+            raise ValueError(f"{what}; this network cannot be planned anew")
+        if any(b.kept for each in self for b in each.buckets.buckets):
+            raise ValueError(
+                f"{what}, but gradients wait for their sum; change the network after a"
+                " backward pass outside of no_sync()"
+            )
+        template = emptied(model)
+        tensors = (model.named_parameters, model.named_buffers)
+        partitions = {
+            name: values._partition
+            for each in tensors
+            for name, values in each()
+            if isinstance(values, PartitionedTensor)
+        }
+        made = self._made(template, first.arguments.inputs, _device(model), partitions)
+        made.forwards, made.buckets.sums = first.forwards, first.buckets.sums
+        return Programs(made, template, self.plan, self.received())
+
     @contextmanager
     def later(self) -> Iterator[None]:
         """Backward passes in here only accumulate, in all graphs."""
@@ -181,7 +226,6 @@ class Programs:
         )
 
     def _planned(self, shapes: Shapes, network: nn.Module) -> StepGraph:
-        assert self.plan is not None
         _follow(self.template, network)
         arguments = self.first.arguments
         given = [
@@ -191,18 +235,30 @@ class Programs:
             for name, spec in zip(arguments.names, arguments.specs, strict=True)
         ]
         args, kwargs = arguments.filled(given)  # type: ignore[arg-type]
-        here = next((p.device for p in network.parameters()), torch.device("cpu"))
         inputs = Inputs(*args, **kwargs)
-        # as `parallelize` is called; the graph runs in all modes
+        return self._made(self.template, inputs, _device(network), None)
+
+    def _made(
+        self,
+        template: nn.Module,
+        inputs: Inputs,
+        here: torch.device,
+        partitions: Mapping[str, Partition] | None,
+    ) -> StepGraph:
+        """What the plan makes, as `parallelize` is called; it runs in all modes."""
+        assert self.plan is not None
         with torch.inference_mode(False), torch.enable_grad(), no_autocast(here):
-            return self.plan(self.template, inputs, self.first, here)
+            return self.plan(template, inputs, self.first, here, partitions)
 
 
 def emptied(model: nn.Module) -> nn.Module:
     """A copy of a model on "meta", without values."""
     memo: dict[int, Any] = plain_copies(model)
     for values in (*model.parameters(), *model.buffers()):
-        empty = torch.empty_like(values, device="meta", requires_grad=False)
+        if isinstance(values, PartitionedTensor):
+            empty = torch.empty(values.shape, dtype=values.dtype, device="meta")
+        else:
+            empty = torch.empty_like(values, device="meta", requires_grad=False)
         if isinstance(values, nn.Parameter):
             empty = nn.Parameter(empty, values.requires_grad)
         memo[id(values)] = empty
@@ -225,6 +281,10 @@ def _follow(template: nn.Module, network: nn.Module) -> None:
     for name, buffer in template.named_buffers():
         if name in held and buffer.dtype != held[name].dtype:
             buffer.data = buffer.data.to(held[name].dtype)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _is_part_of_all(batch: torch.Tensor, place: Partition) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from synth.runtime.model.execute import Calls, Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
+from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.outputs import Structure
 
@@ -57,6 +58,8 @@ class StepGraph:
     arguments: with what the model is called. structure: of what it gives.
     replication: what replicas exchange before a pass; None for one replica.
     inference: whether only forward passes run, without gradients.
+    attributes: of modules, which the model reads. follows: what the modes and settings
+        of the steps are those of; copies of a network share the steps.
     """
 
     context: Context
@@ -82,7 +85,19 @@ class StepGraph:
     check_finite: bool
     replication: Replication | None = None
     inference: bool = False
+    attributes: Attributes = field(default_factory=Attributes)
+    follows: object = None
     forwards: int = 0  # passes so far; with replicas, those of all of them
+
+    @cached_property
+    def settings(self) -> dict[str, set[str]]:
+        """Module -> the attributes that all of its steps read at each call."""
+        found: dict[str, set[str]] = {}
+        for call, (module, _) in self.targets.items():
+            step = self.steps[call]
+            own = set((step.inner if isinstance(step, InOneMode) else step).settings)
+            found[module] = found.get(module, own) & own
+        return found
 
     @property
     def ranks(self) -> Ranks:

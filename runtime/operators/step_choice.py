@@ -44,7 +44,7 @@ from synth.runtime.operators.table import Kind, Operator
 SETTINGS: dict[Kind, tuple[str, ...]] = {
     **dict.fromkeys(("elementwise", "same"), ()),
     "dropout": ("p",),
-    "batchnorm": ("momentum", "eps"),
+    "batchnorm": ("momentum", "eps", "track_running_stats"),
     **dict.fromkeys(("groupnorm", "instancenorm", "layernorm"), ("eps",)),
 }
 

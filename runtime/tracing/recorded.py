@@ -42,7 +42,7 @@ def is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
     """Whether a module is a layer of torch.nn, which is recorded as one call."""
     own = type(module).__module__.startswith("torch.nn.modules")
     hooks = module._forward_pre_hooks.values()
-    if not own or parametrize.is_parametrized(module):
+    if not own or parametrize.is_parametrized(module) or _has_another_weight(module):
         return False
     if any(map(computes_weight, hooks)) or getattr(module, "return_indices", False):
         return False
@@ -53,6 +53,21 @@ def is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
         return False  # output_size is another padding of the function
     holders = nn.Sequential, nn.ModuleList, nn.ModuleDict
     return not isinstance(module, (*holders, *FOLLOWED))
+
+
+def _has_another_weight(module: Any) -> bool:
+    """Whether a layer says other extents than its weight has, as torch allows."""
+    shape: tuple[int, ...]
+    if isinstance(module, nn.modules.conv._ConvNd):
+        extents = module.out_channels, module.in_channels // module.groups
+        if module.transposed:
+            extents = module.in_channels, module.out_channels // module.groups
+        shape = (*extents, *module.kernel_size)
+    elif isinstance(module, nn.Linear):
+        shape = module.out_features, module.in_features
+    else:
+        return False
+    return tuple(module.weight.shape) != shape
 
 
 def mapped(change: Callable[[Any], Any], given: Any) -> Any:

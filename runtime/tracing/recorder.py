@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.attention import composed
 from synth.runtime.tracing.autocast_regions import AutocastRegions
 from synth.runtime.tracing.changes import Changes
@@ -47,10 +48,12 @@ class Recorder(TorchFunctionMode):
     """Records one run of a model as a graph.
 
     model: on "meta". device: the kind that it is on when the ranks run it.
+    called: the names of the layers of torch.nn that are recorded as one call.
     """
 
     def __init__(self, model: nn.Module, device: str = "cpu") -> None:
         super().__init__()
+        self.called: set[str] = set()
         self.graph, self.device = fx.Graph(), device
         # id of a tensor -> the node that made it, and its version at that time
         self.nodes: dict[int, tuple[fx.Node, int]] = {}
@@ -203,6 +206,12 @@ class Recorder(TorchFunctionMode):
                 f"the model makes a tensor of {tuple(values.shape)} in a way that is"
                 f" not seen; register it as a buffer{in_user_code()}"
             )
+        if values.requires_grad or isinstance(values, PartitionedTensor):
+            raise ValueError(
+                f"forward uses a {type(values).__name__} of {tuple(values.shape)} that"
+                " is no parameter or buffer of the model; register it there"
+                f"{in_user_code()}"
+            )
         call = constant(values.detach().clone())
         node = self._create("call_function", call, ((), {}), "constant")
         node.meta["expression"] = True
@@ -240,6 +249,7 @@ class Recorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self.arguments = self._with_nodes((args, kwargs))
             self.depth = 1
+            self.called.add(name)
 
     def _leave(self, name: str, module: nn.Module, args: Any, result: Any) -> None:
         self.path.pop()

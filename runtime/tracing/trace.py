@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
@@ -38,7 +39,8 @@ def traced(
     adds what depends on the mode. The output's "refused" maps a mode to the reason why
     it cannot be entered.
 
-    The output's "structure" says how the model gives its tensors.
+    The output's "structure" says how the model gives its tensors, and its
+    "attributes" which attributes of modules it reads.
 
     Raises `ValueError` where the model does not run on this input, gives no tensor, or
     does what a graph does not show.
@@ -47,7 +49,13 @@ def traced(
     given = Arguments(model, Inputs.of(inputs))
     if device is None:
         device = next((each.device.type for each in model.parameters()), "cpu")
-    return joined_modes(model, lambda mode: _run(model, given, dtype, mode, device))
+    seen = Attributes()
+    graph = joined_modes(
+        model, lambda mode: _run(model, given, dtype, mode, device, seen)
+    )
+    (output,) = graph.find_nodes(op="output")
+    output.meta["attributes"] = seen
+    return graph
 
 
 def _run(
@@ -56,6 +64,7 @@ def _run(
     dtype: torch.dtype,
     mode: bool | None,
     device: str,
+    seen: Attributes,
 ) -> fx.Graph:
     """The graph of one run: in training (True), in evaluation, or as the model is."""
     # copied before the move to "meta": the user's model keeps its values
@@ -69,7 +78,7 @@ def _run(
     recorder = Recorder(empty, device)
     drawn = random.getstate()
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -83,6 +92,7 @@ def _run(
             f"{type(model).__name__} has no graph for an input of {given.inputs}:"
             f" {reason}{place_of(error)}"
         ) from error
+    seen.called |= recorder.called
     if random.getstate() != drawn:
         raise ValueError(
             f"{type(model).__name__} draws from Python's random numbers in forward,"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_modules
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree
@@ -28,8 +29,28 @@ OF_PARAMETERS = {
 }
 
 
+GLOBAL_HOOKS = {
+    "_global_forward_pre_hooks": "forward pre-hook",
+    "_global_forward_hooks": "forward hook",
+    "_global_backward_pre_hooks": "backward pre-hook",
+    "_global_backward_hooks": "backward hook",
+}
+
+
+def check_global_hooks() -> None:
+    """Raise `ValueError` for hooks of all modules, which the ranks would not call."""
+    for name, kind in GLOBAL_HOOKS.items():
+        if getattr(torch_modules, name):
+            raise ValueError(
+                f"there is a {kind} of all modules (torch.nn.modules.module), which the"
+                " ranks would not call, because they compute parts of a module's"
+                " output; remove it, or hook the network itself"
+            )
+
+
 def check_supported(model: nn.Module) -> None:
     """Raise `ValueError` for hooks and tied values, which the ranks would leave out."""
+    check_global_hooks()
     for name, module in model.named_modules():
         for place, kind in HOOKS.items():
             _refuse_hook(

@@ -133,10 +133,10 @@ def parallelize(
     settings["plan", "it"] = partial(digest_of_plan, plan)
     with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
         members = replace(with_everyone(members), refuses_gathers=refuse)
-        read = partial(prepared_model, model, input, members.size, plan, ahead, mode)
-        prepared = consistent(read, model, input, settings, members.everyone)
+        prepare = partial(prepared_model, ranks=members.size, plan=plan, ahead=ahead, mode=mode)
+        prepared = consistent(partial(prepare, model, input), model, input, settings, members.everyone)
         recipe = NetworkRecipe(
-            members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective
+            members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective, prepare
         )
         return adopt(recipe.network(model, Inputs.of(input), prepared))
 

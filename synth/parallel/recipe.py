@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.base.doors import Door, entered_by
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.network import Network
     from synth.runtime.model.step_graph import StepGraph
+    from synth.runtime.tensor.partition import Partition
     from synth.runtime.tracing.inputs import Inputs
 
 Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
@@ -61,14 +63,15 @@ def prepared_model(
     plan: NetworkPlan | NetworkPlanFile | os.PathLike[str] | Mapping[str, How] | How | None,
     ahead: int | None,
     mode: str,
+    device: str | None = None,
 ) -> PreparedModel:
-    """Model and plan, without communication."""
+    """Model and plan, without communication. device: on which it runs if the model is on "meta"."""
     check_mode(mode)
     if mode == "inference":
         require_evaluation(model)
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
-    traced = trace_model(model, input)
+    traced = trace_model(model, input, device=device)
     if isinstance(plan, NetworkPlan | NetworkPlanFile | os.PathLike) or str(plan).endswith(".json"):
         found = plans_of_model(plan, traced.network, ranks, mode == "inference")  # type: ignore[arg-type]
         return PreparedModel(traced, {}, found, True)
@@ -84,6 +87,7 @@ class NetworkRecipe(NamedTuple):
     """How `parallelize` plans a model, for its first shape and for others.
 
     options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
+    prepare: reads a model and the user's plan again, for a model that was changed.
     """
 
     members: Ranks
@@ -93,22 +97,36 @@ class NetworkRecipe(NamedTuple):
     options: dict[str, Any]
     inference: bool = False
     objective: str = "words"
+    prepare: Callable[..., PreparedModel] | None = None
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
         from synth.runtime.model.assemble import assembled
+        from synth.runtime.model.checks.consistency import consistent
         from synth.runtime.model.network import Network
 
         @entered_by(Door.MODEL)
-        def other(template: nn.Module, inputs: Inputs, first: StepGraph, device: torch.device) -> StepGraph:
+        def other(
+            template: nn.Module,
+            inputs: Inputs,
+            first: StepGraph,
+            device: torch.device,
+            partitions: Mapping[str, Partition] | None = None,
+        ) -> StepGraph:
+            if partitions is not None:
+                assert self.prepare is not None
+                read = partial(self.prepare, template, inputs, device=device.type)
+                again = consistent(read, template, inputs, {}, self.members.everyone)
+                place = first.context.process_groups, first, device, partitions
+                return assembled(template, self.parts(inputs, again), *place)
             if prepared.whole_plan:
                 raise ValueError(
                     f"the plan that was given is not for the input {inputs}; parallelize without a plan, or"
                     " with a strategy, to run several shapes"
                 )
             traced = trace_model(template, inputs, device=device.type)
-            read = PreparedModel(traced, prepared.chosen, None, prepared.planned)
-            return assembled(template, self.parts(inputs, read), first.context.process_groups, first, device)
+            made = PreparedModel(traced, prepared.chosen, None, prepared.planned)
+            return assembled(template, self.parts(inputs, made), first.context.process_groups, first, device)
 
         return Network(model, self.parts(inputs, prepared), self.members, other)
 

@@ -72,6 +72,7 @@ class BatchNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
+        self.track_running_stats = plain.track_running_stats  # in training
         self.layout, self.channels = layout, layout.mine[1]
         self.local, self.count = local, count
         self.shared = own_samples(layout) if local else whole_batch(layout)
@@ -175,7 +176,7 @@ class BatchNorm(nn.Module):
         if batch:
             wide = sum_dtype(given.dtype)
             mean, variance = self._statistics(given.detach().to(wide))
-            if self.training:
+            if self.training and self.track_running_stats:
                 self._update_running(mean, variance)
         else:
             mean, variance = self._running_statistics()
@@ -209,7 +210,8 @@ class BatchNorm(nn.Module):
         weight, bias = self._scale_and_shift()
         running: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
         rate = 0.0
-        if self.training and self.running_mean is not None:
+        tracked = self.training and self.track_running_stats
+        if tracked and self.running_mean is not None:
             rate = self._counted_rate()
             if self.running_mean.numel():  # else other ranks hold them
                 running = self.running_mean, self.running_var

@@ -237,7 +237,8 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
     def adopt(network: Network) -> Network:
         if watch is not None:
             watch.traffic = network.program.context.traffic
-            weakref.finalize(network.program, watch.release).atexit = False
+            lasting = network.program.context.process_groups  # of all its step graphs
+            weakref.finalize(lasting, watch.release).atexit = False
         return network
 
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import types
+from typing import Any
 
 import torch
+from live_changes import CHANGES, Model, batch, refusals
 from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, update_bn
@@ -15,89 +16,7 @@ import synth
 
 SHAPE = (4, 3, 8, 6)
 PLANS: dict[str, Any] = {"samples": "data", "rows": {"h": 2}, "filters": {"k": 2}}
-
-
-class Block(nn.Module):
-    """A part of a model with a setting of its own."""
-
-    def __init__(self, width: int, scale: float = 1.0) -> None:
-        super().__init__()
-        self.conv, self.scale = nn.Conv2d(width, width, 3, padding=1), scale
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.scale * self.conv(x)
-
-
-class Model(nn.Module):
-    """Kinds of modules that have settings."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.bn = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.act, self.drop = nn.LeakyReLU(0.1), nn.Dropout(0.0)
-        self.norm, self.instances = nn.GroupNorm(2, 4), nn.InstanceNorm2d(4)
-        self.blocks = nn.ModuleList([Block(4), Block(4, 0.5)])
-        self.tail = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())
-        self.head = nn.Conv2d(4, 5, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.drop(self.act(self.bn(self.conv(x))))
-        x = self.instances(self.norm(x)) + x
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.tail(x))
-
-
-Run = Callable[[Any], Any]
-
-
-class Change(NamedTuple):
-    """run: changes a network, or a model. refused: a part of the sentence; "" where it is as in one process.
-    undo: what then makes the network usable.
-    """
-
-    run: Run
-    refused: str = ""
-    undo: Run | None = None
-
-
-CHANGES: dict[str, Change] = {}
-
-
-def effective(name: str) -> Callable[[Run], Run]:
-    """A change after which the network does what one process does."""
-
-    def add(run: Run) -> Run:
-        assert name not in CHANGES
-        CHANGES[name] = Change(run)
-        return run
-
-    return add
-
-
-def setting(module: str, name: str, value: Any) -> None:
-    """A change of one attribute."""
-    effective(f"{module}.{name} = {value!r}")(lambda net: setattr(net.get_submodule(module), name, value))
-
-
-setting("bn", "momentum", 0.9)
-setting("bn", "momentum", None)
-setting("bn", "eps", 0.5)
-setting("act", "negative_slope", 0.7)
-setting("drop", "p", 1.0)
-setting("norm", "eps", 0.5)
-setting("instances", "eps", 0.5)
-
-
-@effective("update_bn")
-def updated(net: Any) -> None:
-    """The last step of stochastic weight averaging."""
-    update_bn([batch(seed) + seed for seed in range(3)], net)
-
-
-def batch(seed: int) -> torch.Tensor:
-    """A whole batch."""
-    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)).double()
+FAULTS = ValueError, RuntimeError, NotImplementedError, AttributeError
 
 
 def whole(values: Any) -> torch.Tensor:
@@ -128,22 +47,60 @@ def largest_error(net: nn.Module, model: nn.Module, seed: int) -> float:
     return max(float((one[key] - other[key]).abs().max() / (1 + one[key].abs().max())) for key in one)
 
 
-def pair(plan: str) -> tuple[nn.Module, nn.Module]:
+def pair(plan: str, before: Any = None) -> tuple[Any, Any]:
     """A network that has made a step, and the model in one process, likewise."""
     torch.manual_seed(0)
     model = Model().double()
+    if before is not None:
+        before(model)
     net = synth.parallelize(copy.deepcopy(model), SHAPE, plan=PLANS[plan])
     assert largest_error(net, model, 0) < 1e-8
     return net, model
 
 
-def changed(name: str, plan: str) -> float:
-    """The largest error of the steps after a change."""
+def changed(name: str, plan: str) -> tuple[float, bool]:
+    """The largest error of the steps after a change. Whether the network was planned anew for it."""
+    change = CHANGES[name]
+    net, model = pair(plan, change.before)
+    program = net.program
+    for each in (net, model):
+        torch.manual_seed(1)
+        change.run(each)
+    try:
+        return max(largest_error(net, model, seed) for seed in (2, 4)), net.program is not program
+    finally:
+        if change.after is not None:
+            change.after()
+
+
+def learned(plan: str) -> float:
+    """The error after steps of an optimizer that was made between a change and the first pass."""
     net, model = pair(plan)
     for each in (net, model):
         torch.manual_seed(1)
-        CHANGES[name].run(each)
-    return max(largest_error(net, model, seed) for seed in (2, 4))
+        each.head = nn.Conv2d(4, 3, 1).double()
+        optimizer = torch.optim.Adam(each.parameters(), 0.1)
+        for seed in range(3):
+            optimizer.zero_grad()
+            functional.silu(each(batch(seed))).square().mean().backward()
+            nn.utils.clip_grad_norm_(each.parameters(), 0.1)
+            optimizer.step()
+    return largest_error(net, model, 5)
+
+
+def other_shapes(plan: str) -> float:
+    """Batches of other shapes before and after a change."""
+    net, model = pair(plan)
+    errors = []
+    for each in (None, 6, 5):
+        if each is not None:
+            torch.manual_seed(each)
+            new = nn.Conv2d(4, each, 1).double()
+            net.head, model.head = copy.deepcopy(new), new
+        for samples in (4, 3, 4):
+            given = batch(samples)[:samples]
+            errors.append(float((whole(net(given)) - model(given).detach()).abs().max()))
+    return max(errors)
 
 
 def averaged(plan: str) -> float:
@@ -159,23 +116,110 @@ def averaged(plan: str) -> float:
     return float((found[0] - found[1]).abs().max())
 
 
-def momentum_of_a_copy(plan: str) -> list[float]:
-    """A copy and its network have settings of their own. The largest error of each."""
+def copies(plan: str) -> list[float]:
+    """A copy and its network are changed apart, one of them before it is copied. The largest errors."""
     net, model = pair(plan)
+    new = nn.Conv2d(4, 3, 1).double()
+    net.head, model.head = copy.deepcopy(new), copy.deepcopy(new)
     copied, other = copy.deepcopy(net), copy.deepcopy(model)
     for each in (copied, other):
-        each.bn.momentum, each.act.negative_slope = 0.5, 0.9
+        each.bn.momentum, each.act.negative_slope, each.blocks[0].scale = 0.5, 0.9, 3.0
     return [largest_error(*each, seed) for seed in (2, 4) for each in ((copied, other), (net, model))]
+
+
+def refused(name: str, plan: str) -> tuple[str, float]:
+    """With which sentence a network refuses a change, and its error once the change is taken back."""
+    net, model = pair(plan)
+    undo = refusals[name](net)
+    said = sentence_of(net)
+    assert sentence_of(net) == said  # as long as it is there
+    undo()
+    return said, largest_error(net, model, 2)
+
+
+def sentence_of(net: nn.Module) -> str:
+    """What a pass is refused with."""
+    try:
+        net(batch(1))
+    except FAULTS as fault:
+        return str(fault)
+    return ""
+
+
+def on_one_rank(plan: str) -> tuple[list[str], float]:
+    """Changes on the first rank only, taken back after each. The error afterwards."""
+    net, model = pair(plan)
+    said, first = list[str](), torch.distributed.get_rank() == 0
+    for each in (net, model):
+        each(batch(3))
+    for module, name, value in (
+        ("act", "negative_slope", 0.5),
+        ("head", "stride", (2, 2)),
+        ("bn", "training", False),
+    ):
+        holder = net.get_submodule(module)
+        kept = getattr(holder, name)
+        setattr(holder, name, value if first else kept)
+        said.append(sentence_of(net))
+        setattr(holder, name, kept)
+    return said, largest_error(net, model, 2)
+
+
+def originals(plan: str) -> tuple[list[str], float]:
+    """Changes of the model that was given to parallelize. What a pass says, and the error at the end."""
+    torch.manual_seed(0)
+    model = Model().double()
+    net, given = synth.parallelize(model, SHAPE, plan=PLANS[plan]), model
+    alone = copy.deepcopy(model)
+    said = [sentence_of(net)]
+    given(batch(1))  # which stores what it made
+    said.append(sentence_of(net))
+    for module, name, value in (
+        ("", "head", nn.Linear(2, 2)),
+        ("act", "negative_slope", 0.5),
+        ("blocks.0", "scale", 2.0),
+        ("", "training", False),
+    ):
+        holder = given.get_submodule(module)
+        kept = getattr(holder, name)
+        setattr(holder, name, value)
+        said.append(sentence_of(net))
+        setattr(holder, name, kept)
+    net.drop.p = given.drop.p = alone.drop.p = 1.0
+    said.append(sentence_of(net))
+    net.eval(), given.eval(), net.train()
+    said.append(sentence_of(net))
+    for _ in range(said.count("")):
+        alone(batch(1))
+    return said, largest_error(net, alone, 2)
+
+
+def forgotten() -> bool:
+    """Whether a network keeps the model that it was made of alive."""
+    model = Model().double()
+    net = synth.parallelize(model, SHAPE, plan="data")
+    watch = net._original.watch
+    del model
+    return watch is not None and net._original.watch is None
 
 
 def no_probability() -> str:
     """What a network says of a dropout that drops more than all."""
     net, _ = pair("rows")
     net.drop.p = 1.5
-    try:
+    said = sentence_of(net)
+    net.drop.p = 0.0
+    net(batch(1))
+    return said
+
+
+def unnoticed() -> bool:
+    """Whether a counter that nobody reads leaves the network as it is."""
+    net, _ = pair("rows")
+    program = net.program
+    for number in range(3):
+        net.count = net.blocks[0].steps = number
         net(batch(1))
-    except ValueError as error:
-        net.drop.p = 0.0
-        net(batch(1))
-        return str(error)
-    return ""
+    assert net.count == 2
+    assert isinstance(net.describe, types.FunctionType)
+    return net.program is program

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_ranks import CHANGES, PLANS
+from live_changes import CHANGES, SENTENCES
+from live_ranks import PLANS
 from rank_pool import RankPool
 
 pytestmark = pytest.mark.ranks
@@ -19,10 +20,32 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield ranks
 
 
+def plan_of(name: str, names: list[str]) -> str:
+    """Plans by turns."""
+    return [*PLANS][names.index(name) % len(PLANS)]
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_effective(two: RankPool, name: str) -> None:
-    plan = [*PLANS][[*CHANGES].index(name) % len(PLANS)]
-    assert max(two.call("changed", name, plan)) < 1e-8, plan
+    for error, anew in two.call("changed", name, plan_of(name, [*CHANGES])):
+        assert error < 1e-8
+        assert anew == CHANGES[name].anew
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_change_is_refused_until_it_is_taken_back(two: RankPool, name: str) -> None:
+    for said, error in two.call("refused", name, plan_of(name, [*SENTENCES])):
+        assert SENTENCES[name] in said
+        assert error < 1e-8
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_optimizer_trains_the_parameters_that_it_was_given(two: RankPool, plan: str) -> None:
+    assert max(two.call("learned", plan)) < 1e-8
+
+
+def test_other_shapes_are_those_of_the_changed_model(two: RankPool) -> None:
+    assert max(two.call("other_shapes", "rows")) < 1e-8
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -30,10 +53,40 @@ def test_statistics_of_an_averaged_model_are_those_of_one_process(two: RankPool,
     assert max(two.call("averaged", plan)) < 1e-8
 
 
-def test_copies_have_settings_of_their_own(two: RankPool) -> None:
-    assert max(max(errors) for errors in two.call("momentum_of_a_copy", "rows")) < 1e-8
+def test_copies_are_changed_apart(two: RankPool) -> None:
+    assert max(max(errors) for errors in two.call("copies", "rows")) < 1e-8
+
+
+def test_a_change_on_one_rank_is_refused(two: RankPool) -> None:
+    for said, error in two.call("on_one_rank", "filters"):
+        assert [each.partition(" (")[0] for each in said] == ["rank 0 is at a pass after changes"] * 3
+        named = "act.negative_slope is 0.5", "head.stride is (2, 2)", "bn was put into evaluation"
+        for each, text in zip(named, said, strict=True):
+            assert f"({each}" in text
+        assert all(each.endswith(": make the same changes on every rank") for each in said)
+        assert error < 1e-8
+
+
+def test_a_change_of_the_model_that_was_given_is_refused(two: RankPool) -> None:
+    for said, error in two.call("originals", "rows"):
+        starts = "head was replaced", "act.negative_slope is 0.5", "blocks.0.scale is 2.0"
+        starts = "", "", *starts, "the model was put into evaluation", "", ""
+        assert all(
+            text.startswith(each) and bool(text) == bool(each)
+            for each, text in zip(starts, said, strict=True)
+        )
+        assert all("on the model that was given to parallelize" in text for text in said if text)
+        assert error < 1e-8
+
+
+def test_the_model_that_was_given_is_not_kept(two: RankPool) -> None:
+    assert all(two.call("forgotten"))
 
 
 def test_no_probability_is_refused(two: RankPool) -> None:
     for said in two.call("no_probability"):
         assert said == "dropout has p = 1.5, which is no probability; give 0 to 1"
+
+
+def test_what_nobody_reads_costs_no_plan(two: RankPool) -> None:
+    assert all(two.call("unnoticed"))

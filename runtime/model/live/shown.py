@@ -1,0 +1,63 @@
+"""A module that stands for the user's model: with its parts and its attributes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from synth.runtime.tracing.facts import INTERNAL, STORED
+from synth.runtime.tracing.unsupported import plain_copies
+
+SHARED = (*STORED, "_non_persistent_buffers_set")
+
+
+class Shown(nn.Module):
+    """A module with the parts of another one, which has the class of the user's model.
+
+    `_shown`, the user's model as it is now, is never called. The two have the same
+    dicts of modules, parameters and buffers. Attributes that a user sets here are set
+    there. own: the attributes of the module itself.
+    """
+
+    own = frozenset({"_shown"})
+    _shown: nn.Module
+
+    def show(self, model: nn.Module) -> None:
+        """Take the parts of a model."""
+        here = vars(self)
+        here["_shown"], here["training"] = model, model.training
+        here.update({name: vars(model)[name] for name in SHARED})
+
+    def _has_own(self, name: str) -> bool:
+        kind = type(self)
+        return name in kind.own or name in INTERNAL or hasattr(kind, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        shown = vars(self).get("_shown")
+        if shown is None or self._has_own(name):
+            super().__setattr__(name, value)
+        if shown is not None and (name == "training" or not self._has_own(name)):
+            setattr(shown, name, value)  # modules and tensors into the dicts of both
+
+    def __getattr__(self, name: str) -> Any:
+        shown = vars(self).get("_shown")
+        if shown is not None and name in vars(shown):
+            return vars(shown)[name]
+        return super().__getattr__(name)
+
+    def __delattr__(self, name: str) -> None:
+        if "_shown" not in vars(self) or name in vars(self):
+            super().__delattr__(name)
+        else:
+            delattr(self._shown, name)
+
+    def copied_into(self, made: Shown, memo: dict[int, Any]) -> None:
+        """Let another module show a copy of the model, and have copies of the rest."""
+        memo.update(plain_copies(self._shown))
+        nn.Module.__init__(made)
+        for name, value in vars(self).items():
+            if name not in type(self).own and name not in SHARED:
+                vars(made)[name] = copy.deepcopy(value, memo)
+        made.show(copy.deepcopy(self._shown, memo))

@@ -1,0 +1,77 @@
+"""Which attributes of its modules a model reads and writes while it runs.
+
+A change of any other attribute cannot change what the model computes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from synth.runtime.tracing.facts import INTERNAL, Description, differences
+
+Names = set[tuple[str, str]]  # (module, attribute)
+ALL = "__dict__"  # stands for all attributes of a module
+
+
+class Attributes:
+    """What the runs of one model read and wrote.
+
+    read: by code of the model, not by layers of torch.nn that are recorded as one call.
+    called: those layers. written: attributes that differ after a run.
+    """
+
+    def __init__(self) -> None:
+        self.read: Names = set()
+        self.called: set[str] = set()
+        self.written: Names = set()
+
+    def is_read(self, module: str, name: str) -> bool:
+        """Whether a run read an attribute."""
+        return (module, name) in self.read or (module, ALL) in self.read
+
+    def is_called(self, module: str) -> bool:
+        """Whether a module is a layer that is recorded as one call, or a part of it."""
+        parts = module.split(".")
+        above = (".".join(parts[:n]) for n in range(len(parts) + 1))
+        return any(each in self.called for each in above)
+
+    @contextmanager
+    def seen(self, model: nn.Module, inside: Callable[[], bool]) -> Iterator[None]:
+        """Note what a model that runs in here reads and writes.
+
+        inside: whether a layer is running that is recorded as one call.
+        """
+        before = Description(model, _every)
+        names = {id(each): name for name, each in before.modules.items()}
+
+        def read(module: nn.Module, name: str) -> object:
+            known = names.get(id(module))
+            counts = known is not None and name not in INTERNAL and not inside()
+            if counts and not (name == ALL and _is_torchs(sys._getframe(1).f_globals)):
+                self.read.add((str(known), name))
+            return object.__getattribute__(module, name)
+
+        nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            del nn.Module.__getattribute__
+        now = Description(model, _every).facts
+        self.written |= {
+            (each.fact.module, each.fact.name)
+            for each in differences(before.facts, now)
+            if each.fact.kind == "attribute"
+        }
+
+
+def _is_torchs(names: dict[str, object]) -> bool:
+    """Whether a frame with these global names is of `nn.Module` itself."""
+    return names.get("__name__") == nn.Module.__module__
+
+
+def _every(module: str, name: str) -> bool:
+    return True

@@ -1,0 +1,180 @@
+"""What the modules of a model say: their classes, attributes, tensors, parts and hooks.
+
+Two descriptions are compared to find what was changed between them, by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+# what every module has; its attributes are the others
+INTERNAL = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
+STORED = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}
+HOOKS = {
+    "_forward_pre_hooks": "forward pre-hook",
+    "_forward_hooks": "forward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_backward_hooks": "backward hook",
+}
+LIBRARIES = {*sys.stdlib_module_names, "torch"}
+ORDER = " in order"  # the path of the names of modules
+DEEPEST = 16  # parts of parts that are followed
+
+
+class Fact(NamedTuple):
+    """What a value is: of a module, by its name; of a kind; with a name.
+
+    kind: "class", "mode", "attribute", "parameter", "buffer", "module", or a hook.
+    path: where the value is inside of an attribute, such as "[2]" or ".width"; "".
+    """
+
+    module: str
+    kind: str
+    name: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        """The name by which a user knows it."""
+        names = (self.module, self.name)
+        return ".".join(each for each in names if each) + self.path
+
+
+Facts = dict[Fact, Any]
+Deep = Callable[[str, str], bool]
+
+
+class Difference(NamedTuple):
+    """A fact with its value in two descriptions; `MISSING` where there is none."""
+
+    fact: Fact
+    before: Any
+    now: Any
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()
+
+
+class Description:
+    """The facts of a model, and the containers that have them.
+
+    deep: (module, attribute) -> whether the parts of its value are facts, too.
+    containers: dicts, lists, sets and views of classes, which hold all facts but those
+        of `stored`: the dicts of parameters, buffers and modules. The first are those
+        of `modules`. constants: tensors that are attributes. Nothing is copied.
+    """
+
+    def __init__(self, model: nn.Module, deep: Deep) -> None:
+        self.facts: Facts = {}
+        self.containers: list[Any] = []
+        self.stored: list[dict[str, Any]] = []
+        self.constants: list[torch.Tensor] = []
+        self.modules = dict(model.named_modules())
+        self._seen = {id(each) for each in self.modules.values()}
+        self.containers += map(vars, self.modules.values())  # first, in this order
+        for name, module in self.modules.items():
+            self._add(name, module, deep)
+        for cls in _classes(self.modules.values()):
+            self.containers.append(vars(cls))
+            for name, value in vars(cls).items():
+                self.facts[Fact("", "class", cls.__qualname__, f".{name}")] = value
+
+    def _add(self, name: str, module: nn.Module, deep: Deep) -> None:
+        own = vars(module)
+        self.facts[Fact(name, "class", "")] = type(module)
+        self.facts[Fact(name, "mode", "training")] = module.training
+        for place, kind in STORED.items():
+            self.stored.append(own[place])
+            for key, value in own[place].items():
+                self.facts[Fact(name, kind, key)] = value
+        self.facts[Fact(name, "module", "", ORDER)] = tuple(own["_modules"])
+        for place, kind in HOOKS.items():
+            self.containers.append(own[place])
+            for number, hook in own[place].items():
+                self.facts[Fact(name, kind, "", f"[{number}]")] = hook
+        for key, value in own.items():
+            if key not in INTERNAL:
+                self.facts[Fact(name, "attribute", key)] = value
+                if deep(name, key):
+                    self._add_parts(Fact(name, "attribute", key), value)
+
+    def _add_parts(self, fact: Fact, value: Any, depth: int = 0) -> None:
+        """The parts of a container, or of an object, and of their parts."""
+        if isinstance(value, torch.Tensor):
+            self.constants.append(value)
+            version = 0 if value.is_inference() else value._version
+            self.facts[fact._replace(path=f"{fact.path} in place")] = version
+            return
+        parts = list(_parts(value))
+        if not parts or id(value) in self._seen or depth > DEEPEST:
+            return
+        self._seen.add(id(value))
+        if not isinstance(value, tuple):
+            held = isinstance(value, list | dict | set)
+            self.containers.append(value if held else vars(value))
+        for path, part in parts:
+            inner = fact._replace(path=fact.path + path)
+            self.facts[inner] = part
+            self._add_parts(inner, part, depth + 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield f"[{number}]", part
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{key!r}]", part
+    elif isinstance(value, set):
+        yield " as a set", frozenset(value)
+    elif hasattr(value, "__dict__") and _is_data(value):
+        for key, part in vars(value).items():
+            yield f".{key}", part
+
+
+def _is_data(value: Any) -> bool:
+    """Whether an object has settings of a model: it is of a class of the user's."""
+    kind = type(value)
+    library = kind.__module__.partition(".")[0] in LIBRARIES
+    own = kind in (types.SimpleNamespace, argparse.Namespace)
+    return own or isinstance(value, nn.Module) or not library
+
+
+def _classes(modules: Any) -> list[type]:
+    """The classes of modules but `nn.Module` and what is above it, each once."""
+    every = (each for module in modules for each in type(module).__mro__)
+    above = set(nn.Module.__mro__)
+    return list(dict.fromkeys(each for each in every if each not in above))
+
+
+def differences(before: Facts, now: Facts) -> list[Difference]:
+    """The facts whose values differ, in their order."""
+    found = []
+    for fact in {**before, **now}:
+        pair = before.get(fact, MISSING), now.get(fact, MISSING)
+        if not same_value(*pair):
+            found.append(Difference(fact, *pair))
+    return found
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values are one object, or equal and no tensors or modules."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or isinstance(one, torch.Tensor | nn.Module):
+        return False
+    try:
+        return bool(one == other)
+    except Exception:  # arrays, and objects that cannot be compared
+        return False
