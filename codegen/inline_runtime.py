@@ -18,6 +18,8 @@ from synth.codegen.line_breaks import WIDTH
 MODULES = (
     "grid/boxes",
     "grid/library_rules",
+    "grid/processors",
+    "grid/onednn_rules",
     "grid/residue_classes",
     "grid/word_counter",
     "grid/process_grid",

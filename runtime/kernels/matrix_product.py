@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from synth.runtime.grid.library_rules import is_large_product
+from synth.runtime.grid.onednn_rules import multiplies
+from synth.runtime.grid.processors import this_processor
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast
 
 
@@ -71,8 +73,7 @@ def _recorded(*operands: torch.Tensor) -> bool:
 def _has_onednn() -> bool:
     """Whether torch is built with it, and the processor has AVX-512."""
     built: Any = torch.backends.mkldnn.is_available
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return wide and bool(built())
+    return multiplies(this_processor()) and bool(built())
 
 
 class MatrixProduct(torch.autograd.Function):

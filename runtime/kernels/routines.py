@@ -26,9 +26,10 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.grid.library_rules import (
     FEW_POSITIONS,
     MANY_SAMPLES,
-    DilatedCall,
     is_small_sample,
 )
+from synth.runtime.grid.onednn_rules import ConvolutionCall, is_faster_turned
+from synth.runtime.grid.processors import USUAL, this_processor
 from synth.runtime.kernels.autocast import Operator, autocast_dtype, no_autocast
 from synth.runtime.kernels.autotune import CHANNELS_LAST
 from synth.runtime.kernels.frame import Frame
@@ -248,19 +249,21 @@ def _call(
     like: torch.Tensor,
 ) -> bool:
     filters, channels, *taps = ker.shape
-    depthwise = groups > 1 and filters == groups and channels == 1
-    call = DilatedCall(
+    call = ConvolutionCall(
         made[0],
-        groups if depthwise else channels,
+        channels * groups,
         filters,
         tuple(rows),
         tuple(made[2:]),
         tuple(taps),
         tuple(frame.dilation),
-        depthwise,
+        tuple(frame.stride),
+        groups,
         like.element_size(),
     )
-    return (groups == 1 or depthwise) and call.gradient_is_convolution
+    if groups > 1 and not call.depthwise:
+        return False
+    return is_faster_turned(call, this_processor() or USUAL[-1])
 
 
 def reversed_convolution(

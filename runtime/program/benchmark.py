@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import launched, ranks_here
+from synth.runtime.grid.processors import this_processor
 from synth.runtime.program.machine_jobs import LAYERS, measured_groups, summary, timings
 from synth.runtime.program.report import write_part
 from synth.runtime.program.rounds import Nodes, timed_in_rounds
@@ -66,6 +67,7 @@ def measured(
     nodes = Nodes(context.ranks, local, device, lambda: wait_for_all(world))
     times = timed_in_rounds(made.jobs, nodes, repeat, seconds)
     found = {**facts(size, local, device, None), **summary(made, times)}
+    found["processors"] = processors(size)
     stop(world)
     return found if rank == 0 else None
 
@@ -79,6 +81,13 @@ def facts(size: int, local: int, device: torch.device, group: Any) -> dict[str, 
         "device": str(device.type),
         "memory": memory(device, local),
     }
+
+
+def processors(size: int) -> list[str]:
+    """The processors of all ranks; none if one is not known."""
+    found: list[str] = [""] * size
+    dist.all_gather_object(found, str(this_processor() or ""))
+    return sorted(set(found)) if all(found) else []
 
 
 def memory(device: torch.device, local: int) -> int:

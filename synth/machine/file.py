@@ -7,6 +7,7 @@
       - {name: system, alpha: 3e-5, beta: 8e-11, links: 2}
     compute: {rate: 7e12, bandwidth: 7.5e11, rates: {float16: 5e13}}
     memory: 16GiB
+    processor: avx512 48KiB 2MiB  # instruction set, and a core's first and second cache
 
 Seconds, bytes and floating-point operations per second; `hierarchy` explains the entries.
 """
@@ -34,9 +35,10 @@ from synth.base.yaml_positions import (
 )
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
+from synth.runtime.grid.processors import SETS, Processor
 
 _NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
-TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms", "errors")
+TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms", "errors", "processor")
 LEVEL = (
     "name",
     "ranks",
@@ -130,6 +132,7 @@ def parse_machine(text: str, filename: str) -> Machine:
         _algorithms(top.get("algorithms")),
         word(top["source"], "source") if "source" in top else "",
         errors=_errors(top["errors"]) if "errors" in top else {},
+        processors=_processors(top["processor"]) if "processor" in top else (),
     )
 
 
@@ -251,6 +254,26 @@ def _errors(node: Node) -> dict[str, float]:
     if not isinstance(node, Mapping):
         raise node.fault(f"errors is {node}; write {{rate: 0.05}}, a share of 1 for each measured number")
     return {key: number(value, f"error of {key}") for key, (_, value) in node.entries.items()}
+
+
+def _processors(node: Node) -> tuple[Processor, ...]:
+    """The processors of a text or a list: an instruction set, with or without a core's two caches."""
+    found: list[Processor] = []
+    for item in node.items if isinstance(node, Listing) else [node]:
+        isa, *caches = word(item, "processor").split() if isinstance(item, Scalar) else [""]
+        if isa not in SETS or len(caches) not in (0, 2):
+            raise item.fault(
+                f"processor is {item}; write one of {', '.join(SETS)}, or with the two caches of a core: "
+                "avx512 48KiB 2MiB"
+            )
+        try:
+            sizes = [parse_bytes(size) for size in caches]
+        except UsageError as fault:
+            raise item.fault(f"processor: {fault}") from fault
+        found += [Processor(isa, *sizes)] if sizes else Processor.usual_of(isa)
+    if not found:
+        raise node.fault(f"processor is {node}; write one of {', '.join(SETS)}")
+    return tuple(dict.fromkeys(found))
 
 
 def _memory(node: Node | None) -> int | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synth.layer.passes import Pass
+    from synth.runtime.grid.processors import Processor
 
 Amounts = TypeVar("Amounts", float, "NDArray[np.float64]")
 LARGE = 2**25  # bytes from which on glibc gives a freed tensor back, so that the next one gets new pages
@@ -125,6 +126,7 @@ class Machine:
     source: str = ""
     kinds: dict[str, str] = field(default_factory=dict, compare=False)  # entry -> measured, assumed, ...
     errors: dict[str, float] = field(default_factory=dict, compare=False)  # of measured numbers, relative
+    processors: tuple[Processor, ...] = ()  # of which the ranks may have any; () if nothing is known
 
     def level_of(self, one: int, other: int) -> int:
         """The index of the innermost level with both ranks in one unit."""

@@ -200,9 +200,14 @@ def machine_text(found: dict[str, Any], name: str) -> str:
             *lines,
             f"compute: {{{', '.join(f'{key}: {value}' for key, value in compute.items())}}}",
             f"memory: {found['memory']}",
+            *([f"processor: {_listed(found['processors'])}"] if found.get("processors") else []),
             f"overlap: {found['overlap']:.3f}",
             "algorithms: [ring]",
             f"errors: {{{', '.join(shown)}}}  # relative",
             "",
         ]
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"

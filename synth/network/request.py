@@ -12,6 +12,7 @@ from synth.layer.axes import ROW_MAJOR, TENSORS, Order, Tensor
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import CHANNELS_SWAPPED, ORDERS
 from synth.network.graph import Edge
+from synth.runtime.grid.processors import USUAL, Processor
 
 MAX_PROCS = 2**20
 OBJECTIVES = ("words", "time")
@@ -44,6 +45,8 @@ class NetworkRequest:
     margin: what the seconds of a machine may err by, as a fraction of a step. Of the fastest plan and of data
         parallelism, if both are so near, the one that moves fewer words is taken; shards of weights must be
         faster than whole weights by as much.
+    processors: that the ranks have, which decide what convolutions copy; () for those of the machine, or, if
+        it does not say them, for any.
     """
 
     procs: int
@@ -64,6 +67,7 @@ class NetworkRequest:
     whole_weights: bool = False
     ahead: int | None = None
     margin: float = 0.0
+    processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -93,6 +97,12 @@ class NetworkRequest:
     def prefetched(self) -> int:
         """Layers of which Ker is gathered while one computes; without `ahead` one if memory is unlimited."""
         return int(self.limit_bytes is None) if self.ahead is None else self.ahead
+
+    @property
+    def computed_on(self) -> tuple[Processor, ...]:
+        """The processors that may compute the network."""
+        of_machine = self.machine.processors if self.machine else ()
+        return self.processors or of_machine or USUAL
 
     @property
     def hides(self) -> bool:

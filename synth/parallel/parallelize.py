@@ -174,11 +174,12 @@ def plan_model(
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
     """
+    from synth.runtime.grid.processors import this_processor
     from synth.runtime.model.programs import emptied
     from synth.runtime.tracing.inputs import Inputs
 
     check_mode(mode)
-    where = None if machine is None else load_machine(machine)
+    where, here = None if machine is None else load_machine(machine), this_processor()
     request = request_of(
         mode == "inference",
         procs=procs,
@@ -189,6 +190,7 @@ def plan_model(
         input_gradient=input_gradient,
         batch_norm=batch_norm,
         whole_weights=whole_weights,
+        processors=(here,) if where is None and here else (),
     )
     traced = trace_model(model, input)
     plan = plan_network(traced.network, within(request, memory))

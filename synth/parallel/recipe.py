@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from synth.parallel.front_end.trace_model import TracedModel
+    from synth.runtime.grid.processors import Processor
     from synth.runtime.grid.ranks import Ranks
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.network import Network
@@ -138,7 +139,11 @@ class NetworkRecipe(NamedTuple):
         traced, chosen, plans, planned = prepared
         network, ranks = traced.network, members.size
         if not planned and network.planned:
-            asked = {"input_gradient": self.input_gradient, "batch_norm": options["batch_norm"]}
+            asked: dict[str, Any] = {
+                "input_gradient": self.input_gradient,
+                "batch_norm": options["batch_norm"],
+            }
+            asked["processors"] = processors_of(members)
             request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
             if self.objective == "time" and ranks > 1 and not self.inference:
                 request = for_time(request, measured_here(members, traced.device, traced.dtype))
@@ -194,6 +199,14 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
     if all(isinstance(parts, int) for parts in plan.values()):
         return {"": plan}  # type: ignore[dict-item]
     return dict(plan)  # type: ignore[arg-type]
+
+
+def processors_of(ranks: Ranks) -> tuple[Processor, ...]:
+    """The processors of some ranks and their replicas; () if one is not known. All ranks call this."""
+    from synth.runtime.grid.processors import this_processor
+
+    found = ranks.everyone.gathered(this_processor())
+    return () if None in found else tuple(sorted(set(found)))
 
 
 # -- requests for plans ---------------------------------------------------------------------------------

@@ -77,6 +77,16 @@ def test_few_channels_are_never_faster_than_many() -> None:
     assert compute.rate_of(16) == compute.rate_of(64)
 
 
+def test_the_file_says_the_processors_of_all_ranks() -> None:
+    kernel = {"layer": 1, "flops": 1e9, "bytes": 0, "weights": 0, "channels": 64, "seconds": 0.1}
+    entry = {"level": "node", "members": 4, "op": "all_gather", "bytes": 2**20, "seconds": 1e-3}
+    found = {**FOUND, "collectives": [entry], "kernels": [kernel]}
+    names = ["avx2 32KiB 512KiB", "avx512 48KiB 2048KiB"]
+    for number in range(3):
+        text = machine_text({**found, "processors": names[:number]}, "m")
+        assert list(map(str, parse_machine(text, "m.yaml").processors)) == names[:number]
+
+
 def test_channels_that_do_not_fill_a_vector_take_as_long_as_those_that_do() -> None:
     facts = {"bytes": 0, "weights": 0}
     kernels = [

@@ -8,6 +8,7 @@ import pytest
 
 from synth.base.errors import InputError
 from synth.machine.file import load_machine, parse_machine, profiles
+from synth.runtime.grid.processors import Processor
 
 GOOD = """machine: two
 levels:
@@ -80,6 +81,14 @@ WRONG = [
     ),
     (GOOD.replace("rate: 1e12,", "rate: 1e12, rates: {int8: 1},"), "m.yaml:5:31: unknown key int8 of rates"),
     (GOOD.replace("rate: 1e12,", "rate: 1e12, rates: {float16: 0},"), "m.yaml:5:40: rate of float16 is 0"),
+    (
+        GOOD + "processor: avx3\n",
+        "m.yaml:7:12: processor is avx3; write one of sse41, avx, avx2, avx512, or with",
+    ),
+    (GOOD + "processor: avx2 32KiB\n", "m.yaml:7:12: processor is avx2 32KiB; write one of"),
+    (GOOD + "processor: avx2 lots 2MiB\n", "m.yaml:7:12: processor: 'lots' is not a size"),
+    (GOOD + "processor: [[avx2]]\n", "m.yaml:7:13: processor is"),
+    (GOOD + "processor: []\n", "m.yaml:7:12: processor is a list; write one of"),
     (GOOD.replace("[65536, ", "[512, "), "m.yaml:3:77: small lists 512 bytes after 1024"),
 ]
 
@@ -97,3 +106,14 @@ def test_unknown_machine(tmp_path: Path) -> None:
         load_machine("lasen")
     with pytest.raises(InputError, match="cannot be read"):
         load_machine(tmp_path / "none.yaml")
+
+
+def test_processors_are_read_with_or_without_caches() -> None:
+    assert parse_machine(GOOD, "m.yaml").processors == ()
+    one = parse_machine(GOOD + "processor: avx512 48KiB 2MiB\n", "m.yaml").processors
+    assert one == (Processor("avx512", 49152, 2**21),)
+    usual = parse_machine(GOOD + "processor: avx2\n", "m.yaml").processors
+    assert usual
+    assert {each.isa for each in usual} == {"avx2"}
+    both = parse_machine(GOOD + "processor: [avx2, avx512 48KiB 2MiB]\n", "m.yaml").processors
+    assert both == (*usual, *one)

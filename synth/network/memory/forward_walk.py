@@ -51,7 +51,9 @@ class ForwardWalk:
         decided = plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole
         self.layers = {
             node.name: LayerWords(
-                *(node, kind, placed, tiling, plan.request.procs), plan.request.resident_of(whole)
+                *(node, kind, placed, tiling, plan.request.procs),
+                plan.request.resident_of(whole),
+                plan.request.computed_on,
             )
             for node, kind, placed, tiling, whole in zip(plan.network.planned, *decided, strict=True)
         }

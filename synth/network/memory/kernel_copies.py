@@ -1,17 +1,17 @@
 """Words that torch's convolutions copy on a CPU, beside their operands and their result.
 
 torch calls oneDNN for float32, but for one sample of few words (`is_plain`) its plain kernel, which copies
-every window. oneDNN copies In, Ker and Out into blocks of 16 channels, and its result out of them:
+every window. oneDNN takes a routine by the processor (`synth.runtime.grid.onednn_rules`). A direct
+convolution copies In, Ker and Out into blocks of channels, and its result out of them:
 
-    forward          an In of fewer than 16 channels is read as it is
+    forward          an In with fewer channels than a block has is read as it is
     backward-data    strided: nothing is filled up; one copy more, and room for one sample of dOut
-    backward-filter  an In of up to 3 channels is read as it is; blocks of 8 for up to 8 channels
+    backward-filter  an In of up to 3 channels is read as it is
 
 With groups, blocks are not filled up. In images, kernels of one position copy blocks of all channels;
-elsewhere they copy nothing, unless they are strided. For some dilated layers oneDNN multiplies matrices
-(`synth.runtime.grid.library_rules`). A convolution then copies its result alone, and dIn makes every window
-of a sample, or is a convolution of dOut with a reversed copy of Ker. dKer of a dilated layer with groups
-makes the windows of one group of a sample.
+elsewhere they copy nothing, unless they are strided. Where oneDNN multiplies matrices, it copies the result
+and windows: a convolution some at a time (`matrix_columns`), dIn and dKer all of a group and sample, or of
+one of its depths. dKer then has room for four Ker. A dIn that is a convolution of dOut copies Ker.
 """
 
 from __future__ import annotations
@@ -23,20 +23,29 @@ import numpy as np
 
 from synth.layer.nest import Nest
 from synth.layer.passes import Pass
+from synth.network.memory.matrix_columns import windows_at_once
 from synth.network.memory.timeline import Words
 from synth.runtime.grid.library_rules import (
-    CACHE,
     FEW_POSITIONS,
     MANY_SAMPLES,
-    POSITIONS,
-    REGISTERS,
-    DilatedCall,
-    blocks_at_once,
     is_large_product,
     is_small_sample,
 )
+from synth.runtime.grid.onednn_rules import (
+    HALF,
+    QUARTER,
+    WIDE,
+    ConvolutionCall,
+    block_of_data,
+    block_of_filter,
+    block_of_forward,
+    is_faster_turned,
+)
+from synth.runtime.grid.processors import SETS, Processor
 
-BLOCK, SMALL, THIN = 16, 8, 3  # channels
+THIN = 3  # channels
+ROOM = 4  # Ker over, of dKer where matrices are multiplied
+LONGER = 1.25  # rows of dOut that are laid out for dIn of a strided signal, at most, over those of In
 PANEL, SHORT_ROW = 1024, 256  # terms of a panel of such a product; words
 
 
@@ -45,8 +54,8 @@ class KernelCall:
     """One call of the kernel on every rank, with a block of at most `samples` and so many channels.
 
     dims: spatial dimensions of the layer. in_, ker, out: words that it reads or makes.
-    first: words of In without its last dimension where it is a volume. dilated: sizes of a call with a
-    dilation, without strides and with one group or one channel a group.
+    first: words of In without its last dimension where it is a volume. call: the sizes of the largest block,
+    where the layer calls torch's convolution itself.
     """
 
     nest: Nest
@@ -59,7 +68,7 @@ class KernelCall:
     ker: Words
     out: Words
     first: int
-    dilated: DilatedCall | None = None
+    call: ConvolutionCall | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -78,13 +87,16 @@ class KernelCall:
         """Whether the runtime gives oneDNN an In of its layout, in place of the plain kernel."""
         return self.dims == 3 and self.nest.word_bytes == 4 and self._is_few
 
-    @property
-    def is_reversed(self) -> bool:
+    def is_reversed(self, processor: Processor) -> bool:
         """Whether dIn is a convolution of dOut."""
+        plain = self.call is not None and max(self.call.stride) == 1
+        whole = self.nest.extents.g == 1 or (self.call is not None and self.call.depthwise)
         return (
             self.pass_ == "backward-data"
-            and self.dilated is not None
-            and self.dilated.gradient_is_convolution
+            and self.call is not None
+            and plain
+            and whole
+            and is_faster_turned(self.call, processor)
         )
 
     @property
@@ -105,70 +117,129 @@ class KernelCall:
         """Positions of In of all samples at most."""
         return int(self.in_.max()) // max(1, self.in_channels)
 
-    @property
-    def copies(self) -> Words:
+    def copies(self, processor: Processor) -> Words:
         """Words at most, on every rank."""
-        nothing, dilated = 0 * self.in_, self.dilated
-        if self.is_pointwise:
-            return self._of_pointwise
-        if self.is_reversed and dilated is not None:
-            turned = dilated._replace(
-                channels=dilated.filters, filters=dilated.channels, rows=dilated.made, made=dilated.rows
+        nothing, block = 0 * self.in_, self._block(processor)
+        if self.is_reversed(processor) and self.call is not None:
+            turned = self.call.turned
+            other = block_of_forward(turned, processor)
+            made = (
+                self._of_gradient(other)
+                if other
+                else np.maximum(windows_at_once(turned, processor), self.in_)
             )
-            return self.ker + (self._of_gradient if convolves_in_blocks(turned) else self.in_)
-        strided = any(max(window.stride, window.divisor) > 1 for window in self.nest.windows.values())
-        if self.is_plain and not self.is_laid_out:
-            if self.nest.taps == 1 or (self.pass_ == "backward-data" and self.dims < 3):
+            return self.ker + made
+        if self.is_pointwise:
+            few = self.pass_ == "backward-filter" and self.samples < MANY_SAMPLES
+            if few and self.positions <= FEW_POSITIONS:
+                return nothing
+            laid_out = self.in_ if self.samples < MANY_SAMPLES and self.pass_ != "forward" else nothing
+        elif self.is_plain and not self.is_laid_out:
+            if not self._has_gaps and (
+                self.nest.taps == 1 or (self.pass_ == "backward-data" and self.dims < 3)
+            ):
                 return nothing
             return self.out / max(1, self.out_channels) * self.in_channels * self.nest.taps
-        if self.nest.taps == 1 and not strided:
-            return nothing
-        laid_out = self.in_ if self.is_laid_out else nothing
-        match self.pass_:
-            case "forward" if dilated and not convolves_in_blocks(dilated):
-                return self.out
-            case "forward":
-                (in_, ker, out), made = self._blocks(BLOCK, BLOCK - 1), self.out
-                return np.maximum(in_ + ker + out - made, out)
-            case "backward-data" if dilated and dilated.copies_windows:
-                return np.maximum(dilated.windows, self.in_)
-            case "backward-data" if strided:
-                ker = self.ker * self._filled(self.in_channels, BLOCK)
-                room = self.out / max(1, self.samples)
-                return laid_out + np.maximum(ker + self.out + room, 2 * self.in_)
-            case "backward-data":
-                return laid_out + self._of_gradient
-            case "backward-filter" if self._is_dilated and self.nest.extents.g > 1:
-                windows = self.out / (self.samples * self.nest.extents.g * max(1, self.out_channels))
-                return self.ker + windows * self.in_channels * self.nest.taps
-            case _:
-                in_, ker, out = self._blocks(SMALL if self.in_channels <= SMALL else BLOCK, THIN)
-                return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
-
-    @property
-    def _of_pointwise(self) -> Words:
-        """Words of blocks of all channels, beside the result, and for gradients an In of oneDNN's layout."""
-        in_, ker, out = self._blocks(BLOCK, 0)
-        laid_out = self.in_ if self.samples < MANY_SAMPLES else 0 * self.in_
+        elif self._is_product and not self.is_laid_out:
+            return self._of_products
+        else:
+            laid_out = self.in_ if self.is_laid_out and self.pass_ != "forward" else nothing
         match self.pass_:
             case "forward":
-                return np.maximum(in_ + ker + out - self.out, out)
+                return self._of_forward(block, processor)
             case "backward-data":
-                return laid_out + self._of_gradient
-            case _ if self.samples < MANY_SAMPLES and self.positions <= FEW_POSITIONS:
-                return 0 * self.in_
+                made = self._of_gradient(block) if block else np.maximum(self._windows, self.in_)
+                side = self._by_channels if self._may_be_by_channels(processor) else nothing
+                whole = self.nest.extents.g == 1 and np.any(side)
+                return laid_out + (side if whole else np.maximum(side, made))
+            case _ if not block:
+                return laid_out + ROOM * self.ker + self._windows
             case _:
+                as_it_is = self.in_channels == THIN or (block == WIDE and not self.is_pointwise)
+                in_, ker, out = self._blocks(
+                    block, THIN if as_it_is and (self.nest.taps > 1 or self._is_strided) else 0
+                )
                 return laid_out + np.maximum(in_ + ker + out - self.ker, ker)
 
-    @property
-    def _is_dilated(self) -> bool:
-        return any(window.dilation > 1 and window.kernel > 1 for window in self.nest.windows.values())
+    def _of_forward(self, block: int, processor: Processor) -> Words:
+        """Words of a convolution. A kernel of one position reads every In in blocks."""
+        if not block:
+            at_once = 0 if self.call is None else windows_at_once(self.call, processor)
+            return np.maximum(at_once, self.out)
+        in_, ker, out = self._blocks(block, 0 if self.is_pointwise else block - 1)
+        return np.maximum(in_ + ker + out - self.out, out)
 
-    @property
-    def _of_gradient(self) -> Words:
+    def _of_gradient(self, block: int) -> Words:
         """Words of blocks of all channels for dIn, beside the result."""
-        in_, ker, out = self._blocks(BLOCK, 0)
+        in_, ker, out = self._blocks(block, 0)
         return np.maximum(in_ + ker + out - self.in_, in_)
+
+    def _block(self, processor: Processor) -> int:
+        """Channels of a block of oneDNN's routine; 0 where it multiplies matrices."""
+        if self.call is not None and (self.nest.taps > 1 or self.call.depthwise):
+            of = {
+                "forward": block_of_forward,
+                "backward-data": block_of_data,
+                "backward-filter": block_of_filter,
+            }
+            return of[self.pass_](self.call, processor)
+        single = self.nest.taps == 1 and not self._is_strided
+        least = {"forward": "sse41", "backward-data": "avx" if single else "avx2"}.get(self.pass_, "avx2")
+        if SETS.index(processor.isa) < SETS.index(least):
+            return 0
+        both = math.gcd(self.in_channels, self.out_channels) if self.nest.extents.g > 1 else WIDE
+        blocks = (WIDE, HALF, QUARTER) if processor.isa == "avx512" else (HALF,)
+        return next((block for block in blocks if both % block == 0), 0)
+
+    @property
+    def _of_products(self) -> Words:
+        """Words that torch copies where it multiplies matrices: none but of groups, one after the other."""
+        if self.nest.extents.g == 1:
+            return 0 * self.in_
+        group = (self.in_ + self.out) / self.nest.extents.g
+        match self.pass_:
+            case "forward":
+                return np.maximum(self.out, self.in_ / self.nest.extents.g)
+            case "backward-data":
+                return np.maximum(group, self.in_)
+            case _:
+                return group
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether torch multiplies matrices itself, for kernels of one position."""
+        single = self.nest.taps == 1 and not self._is_strided and not self._has_gaps
+        return single and self.samples < MANY_SAMPLES
+
+    def _may_be_by_channels(self, processor: Processor) -> bool:
+        """Whether oneDNN may lay the channels of a position side by side for dIn."""
+        depthwise = self.nest.extents.g > 1 and self.in_channels == self.out_channels == 1
+        return self._is_strided and not depthwise and SETS.index(processor.isa) >= SETS.index("avx2")
+
+    @property
+    def _by_channels(self) -> Words:
+        """Words of a dIn whose channels lie side by side. A signal needs room for all rows."""
+        ker = self.ker * self._filled(self.in_channels, WIDE)
+        room = self.out / max(1, self.samples)
+        if self.dims == 1:
+            rows = self.in_ / max(1, self.samples * self.in_channels)
+            room = rows * (LONGER * self.out_channels + math.ceil(self.in_channels / WIDE) * WIDE)
+        return np.maximum(ker + self.out + room, 2 * self.in_)
+
+    @property
+    def _has_gaps(self) -> bool:
+        """Whether torch is told a dilation, which it is of one tap, too."""
+        return any(window.dilation > 1 for window in self.nest.windows.values())
+
+    @property
+    def _windows(self) -> int:
+        """Words of all windows of a group and sample, or of one depth of it."""
+        single = self.nest.taps == 1 and not self._is_strided
+        return 0 if single or self.call is None else self.call.windows
+
+    @property
+    def _is_strided(self) -> bool:
+        return any(max(window.stride, window.divisor) > 1 for window in self.nest.windows.values())
 
     def _blocks(self, block: int, read: int) -> tuple[Words, Words, Words]:
         """In, Ker and Out in blocks; an In of at most `read` channels is read as it is."""
@@ -179,8 +250,11 @@ class KernelCall:
         return self.in_ * of_in, self.ker * of_in * of_out, self.out * of_out
 
     def _filled(self, channels: int, block: int) -> float:
-        """Channels in full blocks, over the channels."""
-        return 1.0 if self.nest.extents.g > 1 else math.ceil(channels / block) * block / max(1, channels)
+        """Channels in full blocks, over the channels; of groups, where each is one."""
+        groups = self.nest.extents.g
+        if groups > 1:
+            channels = groups if self.in_channels == self.out_channels == 1 else block
+        return math.ceil(channels / block) * block / max(1, channels)
 
 
 def copies_of_product(
@@ -201,24 +275,6 @@ def copies_of_product(
         return 0 * out
     long = pass_ == "forward" or columns > SHORT_ROW
     along = PANEL if terms > PANEL else min(terms, PANEL // 2)
-    panel = 4 * BLOCK * (BLOCK * math.ceil(along / BLOCK) + 4) if long else 0
+    panel = 4 * WIDE * (WIDE * math.ceil(along / WIDE) + 4) if long else 0
     tile = terms * columns if tiled else 0
     return panel + tile + (out if pass_ == "backward-filter" else 0 * out)
-
-
-def convolves_in_blocks(call: DilatedCall) -> bool:
-    """Whether oneDNN's convolution copies In, Ker and Out into blocks; if not, it copies its result alone.
-
-    The padding is at most the positions of a row of Out that the kernel keeps in registers.
-    """
-    if call.depthwise:  # which has a kernel of its own
-        return True
-    across, along, row = math.prod(call.taps[:-1]), call.taps[-1], call.made[-1]
-    padding = call.dilation[-1] * (along - 1) - call.reach[-1]
-    words = BLOCK * (call.rows[-1] * across + 2 * row + 2 * BLOCK * across * along)
-    short = row <= POSITIONS
-    narrow = call.channels <= THIN or (row <= 147 and call.filters <= 6 * BLOCK)
-    cached = along == 3 and short and call.word_bytes * words < CACHE
-    if along > 3 or cached or (call.samples == 1 and (short or narrow)):
-        return padding <= min(row, POSITIONS)
-    return padding <= REGISTERS // (1 + blocks_at_once(call.filters, 5))

@@ -19,7 +19,8 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.kernel_copies import KernelCall, copies_of_product
 from synth.network.memory.timeline import Words
-from synth.runtime.grid.library_rules import DilatedCall
+from synth.runtime.grid.onednn_rules import ConvolutionCall, multiplies
+from synth.runtime.grid.processors import USUAL, Processor
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
@@ -53,7 +54,10 @@ class PassWords:
 
 
 class LayerWords:
-    """The words of one layer of a network plan, one number per rank."""
+    """The words of one layer of a network plan, one number per rank.
+
+    processors: of which any may compute it. Their routines copy more or less.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,9 @@ class LayerWords:
         tiling: TilingChoice,
         procs: int,
         resident: frozenset[Tensor] = frozenset(),
+        processors: Sequence[Processor] = USUAL,
     ) -> None:
+        self.processors = processors
         self.node, self.layer_class, self.tiling = node, layer_class, tiling
         self.nest: Nest = layer_class.nest.turn(placed.turned)
         self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
@@ -240,53 +246,59 @@ class LayerWords:
         in_ = np.maximum(in_, self._vector(self.footprints.padded(plan)))
         sizes, dims = plan.sizes(self.footprints.work), len(self.node.in_shape) - 2
         first = int(in_.max()) // (self.footprints.rows("w", plan) if dims == 3 else 1)
-        dilated = self._dilated(plan, dims)
         return KernelCall(
-            *(self.nest, plan.pass_, dims, sizes.b, sizes.c, sizes.k, in_, ker, out, first, dilated)
+            *(self.nest, plan.pass_, dims, sizes.b, sizes.c, sizes.k, in_, ker, out, first),
+            self._torchs_call(plan, dims),
         )
 
-    def _dilated(self, plan: PassPlan, dims: int) -> DilatedCall | None:
-        """The sizes of one call of a dilated layer of stride 1, of the largest block."""
+    def _torchs_call(self, plan: PassPlan, dims: int) -> ConvolutionCall | None:
+        """The sizes of one call of the largest block, where torch is given the layer's own windows."""
         sizes, axes, nest = plan.sizes(self.footprints.work), SPATIAL[len(SPATIAL) - dims :], self.nest
         windows = [nest.windows[axis] for axis in axes]
-        plain = all(window.stride == window.divisor == 1 for window in windows) and not nest.turned
-        depthwise = nest.extents.g > 1 and sizes.c == sizes.k == 1
-        if not (plain and nest.word_bytes == FLOAT and (nest.extents.g == 1 or depthwise)):
+        if nest.turned or any(window.divisor > 1 for window in windows) or nest.word_bytes != FLOAT:
             return None
-        call = DilatedCall(
+        call = ConvolutionCall(
             samples=sizes.b,
-            channels=sizes.g if depthwise else sizes.c,
-            filters=sizes.g if depthwise else sizes.k,
+            channels=sizes.c * sizes.g,
+            filters=sizes.k * sizes.g,
             rows=tuple(self.footprints.padded_rows(axis, plan).most for axis in axes),
             made=tuple(getattr(sizes, axis) for axis in axes),
             taps=tuple(window.kernel for window in windows),
             dilation=tuple(window.dilation for window in windows),
-            depthwise=depthwise,
-            word_bytes=nest.word_bytes,
+            stride=tuple(window.stride for window in windows),
+            groups=sizes.g,
         )
-        return call if call.is_dilated else None
+        return call if call.has_words else None
 
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
         A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Poolings
-        copy nothing, nor do products of matrices that are not float32.
+        copy nothing, nor do products of matrices that BLAS makes.
         """
         product = self.node.kind in ("linear", "matmul") and self.nest.taps == 1
-        if not self.node.weighted or (product and self.nest.word_bytes != FLOAT):
+        by_onednn = self.nest.word_bytes == FLOAT and any(multiplies(each) for each in self.processors)
+        if not self.node.weighted or (product and not by_onednn):
             return np.zeros(self.ranks)
         if product:
             sizes, out = plan.sizes(self.footprints.work), self._in_kernel("Out", plan)
             tiled = plan.counts.c > 1
             return copies_of_product(plan.pass_, sizes.b, sizes.c, sizes.k, out, tiled)
         call = self._call(plan)
-        told = call.in_ if plan.written == "In" else call.ker
-        if call.is_reversed or (plan.written == "In" and call.is_onednns):
-            told = 0 * told
-        return call.copies + (told if plan.pass_ != "forward" and not self._in_one_call else 0.0)
+        most = np.zeros(self.ranks)
+        for each in self.processors:
+            most = np.maximum(most, self._of_call(call, plan, each))
+        return most
 
-    @property
-    def _in_one_call(self) -> bool:
+    def _of_call(self, call: KernelCall, plan: PassPlan, processor: Processor) -> Words:
+        """The same of a call on one processor."""
+        told = call.in_ if plan.written == "In" else call.ker
+        if call.is_reversed(processor) or (plan.written == "In" and call.is_onednns):
+            told = 0 * told
+        one = self._in_one_call(processor)
+        return call.copies(processor) + (told if plan.pass_ != "forward" and not one else 0.0)
+
+    def _in_one_call(self, processor: Processor) -> bool:
         """Whether the layer is one call of torch; see `runtime.layers.one_call`, `codegen.module.is_lean`."""
         d, plans = self.distribution, self.tiling.pass_plans
         passes = tuple(each.pass_ for each in plans)
@@ -294,6 +306,6 @@ class LayerWords:
         ours = any(plan.steps > 1 for plan in plans)
         cut, calls = any(getattr(d.grid, axis) > 1 for axis in SPATIAL), map(self._call, plans)
         ours_alone = self.layer_class.transposed and (
-            cut or any(call.is_reversed or call.is_laid_out for call in calls)
+            cut or any(call.is_reversed(processor) or call.is_laid_out for call in calls)
         )
         return not (any(d.groups) or d.nest.turned or again or ours or ours_alone)

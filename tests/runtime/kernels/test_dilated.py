@@ -10,13 +10,19 @@ from torch.nn import functional
 
 from synth.runtime.grid.allocation_counter import allocated
 from synth.runtime.grid.boxes import Window
-from synth.runtime.grid.library_rules import DilatedCall
+from synth.runtime.grid.onednn_rules import ConvolutionCall, is_faster_turned, makes_windows
+from synth.runtime.grid.processors import Processor
 from synth.runtime.kernels.autotune import TRIALS
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import input_gradient
 from synth.runtime.kernels.frame import Frame
 from synth.runtime.kernels.routines import recorded_convolution, reversed_convolution
 
+WIDE, SMALL, HALF = (
+    Processor("avx512", 49152, 2**21),
+    Processor("avx512", 32768, 2**20),
+    Processor("avx2", 32768, 2**18),
+)
 CASES: list[tuple[int, int, int, int, tuple[int, ...], int, int]] = [  # samples, c, k, groups, rows, δ, p
     (1, 64, 64, 1, (72, 72), 4, 0),
     (2, 32, 64, 1, (80, 96), 12, 12),
@@ -88,21 +94,31 @@ def test_autograd_gives_all_gradients(case: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
 
 
+def square(channels: int, rows: int, dilation: int, padding: int) -> ConvolutionCall:
+    """A dilated call of an image."""
+    made, step = rows + 2 * padding - 2 * dilation, (dilation, dilation)
+    return ConvolutionCall(1, channels, channels, (rows, rows), (made, made), (3, 3), step, (1, 1))
+
+
+def windows(channels: int, rows: int, dilation: int, padding: int, processor: Processor = WIDE) -> bool:
+    return makes_windows(square(channels, rows, dilation, padding), processor)
+
+
 def test_which_calls_make_windows() -> None:
     """What oneDNN 3.12 takes on a processor with AVX-512, as it reports by ONEDNN_VERBOSE=1."""
+    assert [windows(64, 64, n, n) for n in (8, 24, 28, 30)] == [False, False, False, True]
+    assert [windows(64, 128, n, n) for n in (2, 4, 8, 12)] == [False, False, True, True]
+    assert [windows(16, 128, n, n) for n in (8, 14, 16)] == [False, False, True]
+    assert [windows(64, n, 4, 0) for n in (64, 72)] == [False, True]
+    assert is_faster_turned(square(64, 72, 4, 0), WIDE)
+    assert not is_faster_turned(square(256, 80, 24, 0), WIDE)  # it would read six times as many rows
+    assert not is_faster_turned(square(64, 64, 8, 8), WIDE)
 
-    def call(channels: int, rows: int, dilation: int, padding: int) -> DilatedCall:
-        made = rows + 2 * padding - 2 * dilation
-        square = (channels, channels, (rows, rows), (made, made), (3, 3), (dilation, dilation))
-        return DilatedCall(1, *square)
 
-    assert [call(64, 64, n, n).copies_windows for n in (8, 24, 28, 30)] == [False, False, False, True]
-    assert [call(64, 128, n, n).copies_windows for n in (2, 4, 8, 12)] == [False, False, True, True]
-    assert [call(16, 128, n, n).copies_windows for n in (8, 14, 16)] == [False, False, True]
-    assert [call(64, n, 4, 0).copies_windows for n in (64, 72)] == [False, True]
-    assert call(64, 72, 4, 0).gradient_is_convolution
-    assert not call(256, 80, 24, 0).gradient_is_convolution  # a convolution would read six times as many rows
-    assert not call(64, 64, 8, 8).gradient_is_convolution
+def test_a_smaller_cache_and_shorter_vectors_make_windows_earlier() -> None:
+    assert [windows(64, 64, n, n, SMALL) for n in (6, 7, 8)] == [False, False, True]
+    assert [windows(64, 64, n, n, HALF) for n in (2, 7, 8)] == [False, False, True]
+    assert [windows(16, 16, n, n, HALF) for n in (2, 7, 8)] == [False, False, True]
 
 
 def test_channels_are_exchanged_by_groups() -> None:

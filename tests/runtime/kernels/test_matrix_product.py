@@ -13,11 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from synth.layer.passes import Pass
 from synth.network.memory import kernel_copies
 from synth.runtime.grid.allocation_counter import allocated
+from synth.runtime.grid.onednn_rules import multiplies
+from synth.runtime.grid.processors import this_processor
 from synth.runtime.kernels import matrix_product as products
 from synth.runtime.kernels.matrix_product import MatrixProduct, linear, matrix_product, suits_onednn
 
-WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-needs_avx512 = pytest.mark.skipif(not WIDE, reason="BLAS multiplies without AVX-512")
+needs_avx512 = pytest.mark.skipif(not multiplies(this_processor()), reason="BLAS multiplies without AVX-512")
 CASES = [(256, 128, 160), (33, 2048, 97), (1024, 64, 64), (40, 300, 512)]
 
 
