@@ -17,9 +17,10 @@ from synth.codegen.line_breaks import WIDTH
 
 MODULES = (
     "grid/boxes",
-    "grid/library_rules",
-    "grid/processors",
-    "grid/onednn_rules",
+    "grid/rules/library_rules",
+    "grid/rules/processors",
+    "grid/rules/convolution_call",
+    "grid/rules/onednn_rules",
     "grid/residue_classes",
     "grid/word_counter",
     "grid/process_grid",

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from synth.runtime.grid.library_rules import is_large_product
-from synth.runtime.grid.onednn_rules import multiplies
-from synth.runtime.grid.processors import this_processor
+from synth.runtime.grid.rules.library_rules import is_large_product
+from synth.runtime.grid.rules.onednn_rules import multiplies
+from synth.runtime.grid.rules.processors import this_processor
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast
 
 

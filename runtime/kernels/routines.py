@@ -23,13 +23,14 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.grid.library_rules import (
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.library_rules import (
     FEW_POSITIONS,
     MANY_SAMPLES,
     is_small_sample,
 )
-from synth.runtime.grid.onednn_rules import ConvolutionCall, is_faster_turned
-from synth.runtime.grid.processors import USUAL, this_processor
+from synth.runtime.grid.rules.onednn_rules import is_faster_turned
+from synth.runtime.grid.rules.processors import USUAL, this_processor
 from synth.runtime.kernels.autocast import Operator, autocast_dtype, no_autocast
 from synth.runtime.kernels.autotune import CHANNELS_LAST
 from synth.runtime.kernels.frame import Frame

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import launched, ranks_here
-from synth.runtime.grid.processors import this_processor
+from synth.runtime.grid.rules.processors import this_processor
 from synth.runtime.program.machine_jobs import LAYERS, measured_groups, summary, timings
 from synth.runtime.program.report import write_part
 from synth.runtime.program.rounds import Nodes, timed_in_rounds

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synth.layer.passes import Pass
-    from synth.runtime.grid.processors import Processor
+    from synth.runtime.grid.rules.processors import Processor
 
 Amounts = TypeVar("Amounts", float, "NDArray[np.float64]")
 LARGE = 2**25  # bytes from which on glibc gives a freed tensor back, so that the next one gets new pages

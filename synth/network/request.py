@@ -12,7 +12,7 @@ from synth.layer.axes import ROW_MAJOR, TENSORS, Order, Tensor
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import CHANNELS_SWAPPED, ORDERS
 from synth.network.graph import Edge
-from synth.runtime.grid.processors import USUAL, Processor
+from synth.runtime.grid.rules.processors import USUAL, Processor
 
 MAX_PROCS = 2**20
 OBJECTIVES = ("words", "time")

@@ -174,7 +174,7 @@ def plan_model(
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
     """
-    from synth.runtime.grid.processors import this_processor
+    from synth.runtime.grid.rules.processors import this_processor
     from synth.runtime.model.programs import emptied
     from synth.runtime.tracing.inputs import Inputs
 

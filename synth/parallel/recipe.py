@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from synth.parallel.front_end.trace_model import TracedModel
-    from synth.runtime.grid.processors import Processor
     from synth.runtime.grid.ranks import Ranks
+    from synth.runtime.grid.rules.processors import Processor
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.network import Network
     from synth.runtime.model.step_graph import StepGraph
@@ -203,7 +203,7 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 
 def processors_of(ranks: Ranks) -> tuple[Processor, ...]:
     """The processors of some ranks and their replicas; () if one is not known. All ranks call this."""
-    from synth.runtime.grid.processors import this_processor
+    from synth.runtime.grid.rules.processors import this_processor
 
     found = ranks.everyone.gathered(this_processor())
     return () if None in found else tuple(sorted(set(found)))

@@ -8,7 +8,7 @@ import pytest
 
 from synth.base.errors import InputError
 from synth.machine.file import load_machine, parse_machine, profiles
-from synth.runtime.grid.processors import Processor
+from synth.runtime.grid.rules.processors import Processor
 
 GOOD = """machine: two
 levels:

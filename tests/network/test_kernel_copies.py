@@ -19,8 +19,8 @@ from synth.layer.passes import Pass
 from synth.network.memory.kernel_copies import KernelCall
 from synth.network.memory.matrix_columns import windows_at_once
 from synth.network.request import NetworkRequest
-from synth.runtime.grid.onednn_rules import ConvolutionCall
-from synth.runtime.grid.processors import SETS, USUAL, Processor, processor_of, this_processor
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.processors import SETS, USUAL, Processor, processor_of, this_processor
 
 SCRIPT = Path(__file__).parents[1] / "support/measured_copies.py"
 PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")

@@ -1,7 +1,7 @@
 """Words that torch's convolutions copy on a CPU, beside their operands and their result.
 
 torch calls oneDNN for float32, but for one sample of few words (`is_plain`) its plain kernel, which copies
-every window. oneDNN takes a routine by the processor (`synth.runtime.grid.onednn_rules`). A direct
+every window. oneDNN takes a routine by the processor (`synth.runtime.grid.rules.onednn_rules`). A direct
 convolution copies In, Ker and Out into blocks of channels, and its result out of them:
 
     forward          an In with fewer channels than a block has is read as it is
@@ -25,23 +25,23 @@ from synth.layer.nest import Nest
 from synth.layer.passes import Pass
 from synth.network.memory.matrix_columns import windows_at_once
 from synth.network.memory.timeline import Words
-from synth.runtime.grid.library_rules import (
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.library_rules import (
     FEW_POSITIONS,
     MANY_SAMPLES,
     is_large_product,
     is_small_sample,
 )
-from synth.runtime.grid.onednn_rules import (
+from synth.runtime.grid.rules.onednn_rules import (
     HALF,
     QUARTER,
     WIDE,
-    ConvolutionCall,
     block_of_data,
     block_of_filter,
     block_of_forward,
     is_faster_turned,
 )
-from synth.runtime.grid.processors import SETS, Processor
+from synth.runtime.grid.rules.processors import SETS, Processor
 
 THIN = 3  # channels
 ROOM = 4  # Ker over, of dKer where matrices are multiplied

@@ -19,8 +19,9 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.kernel_copies import KernelCall, copies_of_product
 from synth.network.memory.timeline import Words
-from synth.runtime.grid.onednn_rules import ConvolutionCall, multiplies
-from synth.runtime.grid.processors import USUAL, Processor
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.onednn_rules import multiplies
+from synth.runtime.grid.rules.processors import USUAL, Processor
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from synth.runtime.grid.onednn_rules import ConvolutionCall
-from synth.runtime.grid.processors import Processor
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.processors import Processor
 
 VECTOR = {"sse41": 4, "avx": 8, "avx2": 8, "avx512": 16}  # words
 LEAST_FILTERS = 8  # of a block

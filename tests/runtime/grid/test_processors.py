@@ -10,7 +10,7 @@ import sys
 import pytest
 from processes import Processes
 
-from synth.runtime.grid.processors import KIB, Processor, processor_of, this_processor
+from synth.runtime.grid.rules.processors import KIB, Processor, processor_of, this_processor
 
 CAPABLE = "sse4_1 avx avx2 avx_vnni avx512f avx512bw avx512vl avx512dq avx512_vnni avx512_bf16"
 CACHES = {1: 48 * KIB, 2: 2048 * KIB}

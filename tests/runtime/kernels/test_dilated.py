@@ -10,8 +10,12 @@ from torch.nn import functional
 
 from synth.runtime.grid.allocation_counter import allocated
 from synth.runtime.grid.boxes import Window
-from synth.runtime.grid.onednn_rules import ConvolutionCall, is_faster_turned, makes_windows
-from synth.runtime.grid.processors import Processor
+from synth.runtime.grid.rules.convolution_call import ConvolutionCall
+from synth.runtime.grid.rules.onednn_rules import (
+    is_faster_turned,
+    makes_windows,
+)
+from synth.runtime.grid.rules.processors import Processor
 from synth.runtime.kernels.autotune import TRIALS
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import input_gradient

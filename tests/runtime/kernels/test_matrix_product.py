@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from synth.layer.passes import Pass
 from synth.network.memory import kernel_copies
 from synth.runtime.grid.allocation_counter import allocated
-from synth.runtime.grid.onednn_rules import multiplies
-from synth.runtime.grid.processors import this_processor
+from synth.runtime.grid.rules.onednn_rules import multiplies
+from synth.runtime.grid.rules.processors import this_processor
 from synth.runtime.kernels import matrix_product as products
 from synth.runtime.kernels.matrix_product import MatrixProduct, linear, matrix_product, suits_onednn
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.runtime.grid.boxes import Window
-from synth.runtime.grid.library_rules import FEW_POSITIONS
+from synth.runtime.grid.rules.library_rules import FEW_POSITIONS
 from synth.runtime.kernels import conv
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.frame import Frame

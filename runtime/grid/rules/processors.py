@@ -1,7 +1,7 @@
 """Processors, as oneDNN tells them apart: the instruction set, and a core's caches.
 
 oneDNN chooses the routine of a convolution by these. The choice decides what is copied
-(`synth.runtime.grid.onednn_rules`). In float32 the extensions of AVX2 and AVX-512
+(`synth.runtime.grid.rules.onednn_rules`). In float32 the extensions of AVX2 and AVX-512
 (VNNI, bfloat16, float16, AMX) make no difference.
 """
 

@@ -1,7 +1,7 @@
 """Which routine of torch, oneDNN or BLAS computes a call on a CPU, by its sizes alone.
 
 The planner and the ranks ask this module, so it is plain Python. What oneDNN takes for
-a convolution is in `synth.runtime.grid.onednn_rules`.
+a convolution is in `synth.runtime.grid.rules.onednn_rules`.
 """
 
 from __future__ import annotations
