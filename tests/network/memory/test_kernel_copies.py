@@ -22,7 +22,7 @@ from synth.network.request import NetworkRequest
 from synth.runtime.grid.rules.convolution_call import ConvolutionCall
 from synth.runtime.grid.rules.processors import SETS, USUAL, Processor, processor_of, this_processor
 
-SCRIPT = Path(__file__).parents[1] / "support/measured_copies.py"
+SCRIPT = Path(__file__).parents[2] / "support/measured_copies.py"
 PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
 APART = 0.03
 BOUNDS = (
