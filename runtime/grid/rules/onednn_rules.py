@@ -21,7 +21,9 @@ from synth.runtime.grid.rules.convolution_call import ConvolutionCall
 from synth.runtime.grid.rules.library_rules import FEW_WORDS
 from synth.runtime.grid.rules.processors import SETS, Processor
 
-WIDE, HALF, QUARTER = 16, 8, 4  # channels of a block
+WIDE = 16  # channels of a block
+HALF = 8
+QUARTER = 4
 POSITIONS = 28  # of a row, at most
 REGISTERS = 31  # vectors of AVX-512, beside one for other use
 OF_BFLOAT16 = 15  # positions of a row in bfloat16
