@@ -21,9 +21,9 @@ from synth.runtime.grid.rules.convolution_call import ConvolutionCall
 from synth.runtime.grid.rules.library_rules import FEW_WORDS
 from synth.runtime.grid.rules.processors import SETS, Processor
 
-WIDE = 16  # channels of a block
-HALF = 8
-QUARTER = 4
+BLOCK_OF_AVX512 = 16  # channels of a block
+BLOCK_OF_AVX2 = 8
+LEAST_BLOCK = 4
 POSITIONS = 28  # of a row, at most
 REGISTERS = 31  # vectors of AVX-512, beside one for other use
 OF_BFLOAT16 = 15  # positions of a row in bfloat16
@@ -74,9 +74,9 @@ def block_of_filter(call: ConvolutionCall, processor: Processor) -> int:
         return _depthwise_block(processor) if few else 0
     for isa in _sets(processor):
         if isa == "avx512" and _wide_filter(call):
-            return WIDE
+            return BLOCK_OF_AVX512
         if isa == "avx2" and _half_block(call) and _half_filter(call):
-            return HALF
+            return BLOCK_OF_AVX2
     return 0
 
 
@@ -86,7 +86,7 @@ def reads_as_it_is(call: ConvolutionCall, block: int) -> bool:
 
 
 def _depthwise_block(processor: Processor) -> int:
-    return WIDE if processor.isa == "avx512" else HALF
+    return BLOCK_OF_AVX512 if processor.isa == "avx512" else BLOCK_OF_AVX2
 
 
 def _sets(processor: Processor) -> Iterator[str]:
@@ -97,14 +97,21 @@ def _sets(processor: Processor) -> Iterator[str]:
 def _wide_block(call: ConvolutionCall) -> int:
     """Channels of a block with AVX-512: groups are not filled up."""
     if call.groups == 1:
-        return WIDE
+        return BLOCK_OF_AVX512
     both = math.gcd(call.group_channels, call.group_filters)
-    return next((block for block in (WIDE, HALF, QUARTER) if both % block == 0), 0)
+    return next(
+        (
+            block
+            for block in (BLOCK_OF_AVX512, BLOCK_OF_AVX2, LEAST_BLOCK)
+            if both % block == 0
+        ),
+        0,
+    )
 
 
 def _half_block(call: ConvolutionCall) -> int:
     both = math.gcd(call.group_channels, call.group_filters)
-    return HALF if call.groups == 1 or both % HALF == 0 else 0
+    return BLOCK_OF_AVX2 if call.groups == 1 or both % BLOCK_OF_AVX2 == 0 else 0
 
 
 # -- AVX-512 ---------------------------------------------------------------------------
@@ -168,9 +175,9 @@ def _wide_data(call: ConvolutionCall, block: int, cache: int) -> bool:
 
 def _wide_filter(call: ConvolutionCall) -> bool:
     if call.groups == 1:
-        if 3 < call.channels < WIDE:
+        if 3 < call.channels < BLOCK_OF_AVX512:
             return False
-    elif math.gcd(call.group_channels, call.group_filters) % WIDE:
+    elif math.gcd(call.group_channels, call.group_filters) % BLOCK_OF_AVX512:
         return False
     dims, extents = len(call.rows), [span + 1 for span in call.spans]
     if not _keeps_steps(call, along=False) or (dims == 3 and call.dilation[0] > 1):
@@ -222,7 +229,7 @@ def _suits_sse41(call: ConvolutionCall) -> bool:
     """Images and signals, of channels that fill the blocks."""
     few = call.groups == 1 and call.channels <= 3
     ends = [call.group_filters] if few else [call.group_channels, call.group_filters]
-    return len(call.rows) < 3 and not any(each % HALF for each in ends)
+    return len(call.rows) < 3 and not any(each % BLOCK_OF_AVX2 for each in ends)
 
 
 def _half_data(call: ConvolutionCall) -> bool:
@@ -231,10 +238,10 @@ def _half_data(call: ConvolutionCall) -> bool:
     even = strides[0] == 1 and (strides[1] == step or len(call.rows) == 1)
     if not (_keeps_steps(call) and even):
         return False
-    if call.group_channels < HALF and along > 3 and step > 1:
+    if call.group_channels < BLOCK_OF_AVX2 and along > 3 and step > 1:
         return False
     row, over = call.rows[-1], max(0, call.reach[-1] // step)
-    blocks, best, positions = -(-call.group_channels // HALF), 0, 1
+    blocks, best, positions = -(-call.group_channels // BLOCK_OF_AVX2), 0, 1
     for many in range(1, 5):
         if blocks % many:
             continue

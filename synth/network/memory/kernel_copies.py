@@ -33,9 +33,9 @@ from synth.runtime.grid.rules.library_rules import (
     is_small_sample,
 )
 from synth.runtime.grid.rules.onednn_rules import (
-    HALF,
-    QUARTER,
-    WIDE,
+    BLOCK_OF_AVX2,
+    BLOCK_OF_AVX512,
+    LEAST_BLOCK,
     block_of_data,
     block_of_filter,
     block_of_forward,
@@ -155,7 +155,7 @@ class KernelCall:
             case _ if not block:
                 return laid_out + ROOM * self.ker + self._windows
             case _:
-                as_it_is = self.in_channels == THIN or (block == WIDE and not self.is_pointwise)
+                as_it_is = self.in_channels == THIN or (block == BLOCK_OF_AVX512 and not self.is_pointwise)
                 in_, ker, out = self._blocks(
                     block, THIN if as_it_is and (self.nest.taps > 1 or self._is_strided) else 0
                 )
@@ -187,8 +187,10 @@ class KernelCall:
         least = {"forward": "sse41", "backward-data": "avx" if single else "avx2"}.get(self.pass_, "avx2")
         if SETS.index(processor.isa) < SETS.index(least):
             return 0
-        both = math.gcd(self.in_channels, self.out_channels) if self.nest.extents.g > 1 else WIDE
-        blocks = (WIDE, HALF, QUARTER) if processor.isa == "avx512" else (HALF,)
+        both = math.gcd(self.in_channels, self.out_channels) if self.nest.extents.g > 1 else BLOCK_OF_AVX512
+        blocks = (
+            (BLOCK_OF_AVX512, BLOCK_OF_AVX2, LEAST_BLOCK) if processor.isa == "avx512" else (BLOCK_OF_AVX2,)
+        )
         return next((block for block in blocks if both % block == 0), 0)
 
     @property
@@ -219,11 +221,13 @@ class KernelCall:
     @property
     def _by_channels(self) -> Words:
         """Words of a dIn whose channels lie side by side. A signal needs room for all rows."""
-        ker = self.ker * self._filled(self.in_channels, WIDE)
+        ker = self.ker * self._filled(self.in_channels, BLOCK_OF_AVX512)
         room = self.out / max(1, self.samples)
         if self.dims == 1:
             rows = self.in_ / max(1, self.samples * self.in_channels)
-            room = rows * (LONGER * self.out_channels + math.ceil(self.in_channels / WIDE) * WIDE)
+            room = rows * (
+                LONGER * self.out_channels + math.ceil(self.in_channels / BLOCK_OF_AVX512) * BLOCK_OF_AVX512
+            )
         return np.maximum(ker + self.out + room, 2 * self.in_)
 
     @property
@@ -275,6 +279,6 @@ def copies_of_product(
         return 0 * out
     long = pass_ == "forward" or columns > SHORT_ROW
     along = PANEL if terms > PANEL else min(terms, PANEL // 2)
-    panel = 4 * WIDE * (WIDE * math.ceil(along / WIDE) + 4) if long else 0
+    panel = 4 * BLOCK_OF_AVX512 * (BLOCK_OF_AVX512 * math.ceil(along / BLOCK_OF_AVX512) + 4) if long else 0
     tile = terms * columns if tiled else 0
     return panel + tile + (out if pass_ == "backward-filter" else 0 * out)
