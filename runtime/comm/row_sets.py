@@ -17,6 +17,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.messages import start_messages, wait_for
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import through_host
+from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.row_maps import inside
 
@@ -154,7 +155,7 @@ def _exchange(
     outgoing, incoming = [], []
     for peer, size in sizes.items():
         if sends[peer].numel():
-            outgoing.append((peer, sends[peer].contiguous().to(near)))
+            outgoing.append((peer, in_memory(sends[peer]).contiguous().to(near)))
         if math.prod(size):
             incoming.append((peer, values.new_empty(size, device=near)))
     count(sum(piece.numel() for _, piece in incoming))

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.held import Held, local_part
+from synth.runtime.layers.steps.held import Held, is_trainable, local_part
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.unsupported import plain_copies
@@ -28,7 +28,7 @@ def partitioned_copy(
         if key in homes:
             place = homes[key].partition
         trained = isinstance(values, nn.Parameter)
-        if place is None or not (trained or values.is_floating_point()):
+        if place is None or not (trained or is_trainable(values)):
             memo[id(values)] = values.detach().clone()
             continue
         own = place.cut(values.detach())

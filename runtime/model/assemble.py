@@ -15,6 +15,7 @@ from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import PlannedBoxes
 from synth.runtime.model.build import Builder
+from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import schedule
 from synth.runtime.model.replication import Replication
 from synth.runtime.model.step_graph import (
@@ -94,6 +95,7 @@ def assembled(
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    dtypes = [each.dtype or parts.dtype for each in arguments.specs]
     ranks = process_groups.ranks
     shared: list[Shared] = []
     if not parts.inference:
@@ -131,6 +133,7 @@ def assembled(
         structure=made.structure,
         dtype=parts.dtype,
         check_finite=parts.check_finite,
+        first_pass=FirstPass(made.expected, dtypes, ranks),
         replication=replication,
         inference=parts.inference,
         attributes=made.attributes,

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
+from synth.runtime.comm.redistribute import sum_gradient
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.tensor import dtensor
@@ -92,6 +93,8 @@ def _cut(batch: torch.Tensor, place: Partition) -> torch.Tensor:
         moved: Any = batch.redistribute(place)
         return local_part(moved)
     if batch.requires_grad and torch.is_grad_enabled():
+        if not place.shape:  # every rank has it, and a part of its gradient
+            return sum_gradient(batch, place.ranks.group)
         return local_part(PartitionedTensor.from_whole(batch, place))
     own = place.cut(batch)
     return own if place.ranks.size == 1 else own.contiguous()

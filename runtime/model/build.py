@@ -22,10 +22,11 @@ from synth.runtime.layers.planned_layer import (
 from synth.runtime.layers.products.product import ProductStep
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.expression import ExpressionStep
-from synth.runtime.layers.steps.gathered_step import GatheredStep
-from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.gathered_step import GatheredStep, Several, empty_copy
+from synth.runtime.layers.steps.held import Held, is_trainable
 from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
+from synth.runtime.model.checks.as_called import Expected, require_handed
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.alike_positions import PositionBlocks
@@ -59,6 +60,7 @@ class Builder:
     owners: node -> the module that it calls, and the one that calls it. names: node ->
     the module, of layers. held: node -> (key, where the step
     uses it); the key is that of the model's state, or the name of an expression.
+    expected: node -> what its step makes, as it was traced.
     attributes: of modules, which the model reads.
     homes: key of the state -> where it is held. modes: mode -> why it cannot be
     entered.
@@ -105,6 +107,8 @@ class Builder:
         self.owners: dict[str, tuple[str, str]] = {}
         self.names: dict[str, str] = {}
         self.held: dict[str, list[tuple[str, Held]]] = {}
+        self.expected: dict[str, Expected] = {}
+        self.several: dict[object, Several] = {}  # by the call that gives several
         self.expressions: set[str] = set()
         self.modes: dict[bool, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
@@ -142,7 +146,8 @@ class Builder:
         if not isinstance(step, GatheredStep):  # which has no tensors
             step.to(self.device)
         step.autocast = node.meta.get("autocast", ())
-        step.trains = node.meta["trains"]
+        if not isinstance(step, GatheredStep | ExpressionStep):
+            step.trains = node.meta["trains"]  # the others have it as an argument
         if "only" in node.meta and not is_expression(node):
             step = self._in_one_mode(call, step)
         self.steps[node.name] = step
@@ -154,8 +159,8 @@ class Builder:
             self.names[node.name] = call.owner
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
-        dtype = getattr(node.meta["value"], "dtype", torch.bool)
-        if dtype.is_floating_point and call.word != "detach":
+        value = node.meta["value"]
+        if value is not None and is_trainable(value) and call.word != "detach":
             self.floats.add(node.name)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
@@ -164,6 +169,8 @@ class Builder:
         self.calls.append((node.name, sources))
         self.layouts[node.name] = step.layout
         self._add_held(call, step)
+        if value is not None:
+            self.expected[node.name] = Expected.of(call, step)
 
     def _shards(self, call: Call) -> Step:
         """The step of a call that depends on the input."""
@@ -199,12 +206,12 @@ class Builder:
 
     def _add_held(self, call: Call, step: Step) -> None:
         """The keys by which the user's model knows what a step uses."""
-        keys = {} if call.module is not None else call.entries()
-        prefix = f"{call.node.target}." if call.module and call.node.target else ""
-        self.held[call.node.name] = found = []
-        for own, held in step.held_tensors().items():
-            key = keys.get(own, f"{prefix}{own}")
-            found.append((self.first_names.get(key, key), held))
+        entries, uses = call.entries(), step.held_tensors()
+        require_handed(call, step, uses)
+        self.held[call.node.name] = [
+            (self.first_names.get(entries[own], entries[own]), held)
+            for own, held in uses.items()
+        ]
 
     def _step(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
@@ -294,17 +301,26 @@ class Builder:
         if self.context.ranks.reports:
             what = f"{name}: gathered, every rank computes it{place}"
             print(what, file=sys.stderr)
-        inputs, count = list(layouts.values()), self._counter(call.name)
-        ranks, given = self.context.ranks, call.parameters.values()
-        draws = Draws(ranks) if _may_draw(call) else None
-        if call.module is not None:
-            calls = _unused, _unused
-            plain = call.module
-            return GatheredStep(calls, inputs, call.out, count, draws, module=plain)
+        count, ranks = self._counter(call.name), self.context.ranks
+        plain = None if call.module is None else empty_copy(call.module)
+        given = call.parameters.values()
         whole = {name: replicated(values.shape, ranks) for name, values in given}
-        held = hold(call, whole, count)
-        calls = call.filled(training=False), call.filled(training=True)
-        return GatheredStep(calls, inputs, call.out, count, draws, held)
+        several, place = None, 0
+        instead: Any = call.function if plain is None else plain
+        if hasattr(instead, "every"):  # one of several results of a function
+            several = self.several.setdefault(call.node.meta["several"], Several())
+            (_, place), instead = instead.picked, instead.every
+        return GatheredStep(
+            (call.filled(True, False, instead), call.filled(True, True, instead)),
+            list(layouts.values()),
+            call.out,
+            count,
+            Draws(ranks) if _may_draw(call) else None,
+            hold(call, whole, count),
+            plain,
+            several,
+            place,
+        )
 
     # -- small parts ---------------------------------------------------------------
 
@@ -334,7 +350,3 @@ def _may_draw(call: Call) -> bool:
         isinstance(each, drops) or getattr(each, "dropout", 0)
         for each in call.module.modules()
     )
-
-
-def _unused(*values: Any) -> torch.Tensor:
-    raise AssertionError(values)

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from synth.runtime.layers.steps.held import is_trainable
+
 REFUSED = (
     "the network was parallelized with mode='inference': it has no gradients, since its"
     " weights lie where the forward pass reads them; parallelize the model without"
@@ -26,7 +28,7 @@ def asks_gradient(tensors: Iterable[torch.Tensor]) -> bool:
 
 def without_gradient(made: torch.Tensor) -> torch.Tensor:
     """An output whose backward pass raises `RuntimeError`, which says what to do."""
-    if not made.is_floating_point():
+    if not is_trainable(made):
         return made
     asked = torch.zeros((), device=made.device, requires_grad=True)
     out: torch.Tensor = NoGradient.apply(made, asked)  # type: ignore[no-untyped-call]

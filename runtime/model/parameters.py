@@ -11,7 +11,7 @@ from synth.runtime.comm.layout import even
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.steps.expression import ExpressionStep
-from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.held import Held, is_trainable
 from synth.runtime.layers.steps.homes import is_at_home
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
@@ -56,7 +56,7 @@ def homes(
         if not planned and not others and large:
             place = Partition(even(values.shape, ranks))
             home = Held(home.module, home.name, place)
-        if not values.is_floating_point():  # whole on every rank
+        if not is_trainable(values):  # whole on every rank
             home = Held(home.module, home.name, None)
         found[key] = home
     return found

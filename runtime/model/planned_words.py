@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from synth.runtime.comm.exchanges import Exchange, Words, added, times
 from synth.runtime.layers.steps.homes import is_at_home, planned_fetch, planned_words
@@ -93,7 +93,20 @@ def _with_gradients(
         if name in graded and name in reached:
             graded[name] = True
             reached |= {*sources}
+    for name in [name for name, reaches in graded.items() if reaches]:
+        graded[_computes(graph, name)] = True
     return graded
+
+
+def _computes(graph: StepGraph, name: str) -> str:
+    """The call that computes the result of a call: another one of several results."""
+
+    def several(call: str) -> object:
+        step: Any = graph.steps.get(call)
+        return getattr(getattr(step, "inner", step), "several", None)
+
+    own = several(name)
+    return name if own is None else next(n for n, _ in graph.calls if several(n) is own)
 
 
 def _trained_names(
@@ -124,7 +137,8 @@ def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:
         if home is None or is_at_home(place, home):
             continue
         found += planned_fetch(home, place)
-        buffer = place.name in place.module._buffers and graph.steps[name].training
+        changed = graph.steps[name].changes_buffers
+        buffer = place.name in place.module._buffers and changed
         if buffer and home.partition and place.partition:
             words = planned_words(place.partition, home.partition)
             found.append(Exchange(words, words, ()))

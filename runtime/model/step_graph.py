@@ -28,6 +28,7 @@ from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
+from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import Calls, Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
@@ -56,6 +57,7 @@ class StepGraph:
     buckets: sums of the gradients of replicated parameters, averages over replicas.
     inputs: name of a tensor among the arguments -> its node. outputs: nodes.
     arguments: with what the model is called. structure: of what it gives.
+    first_pass: compares what steps make with the traced calls.
     replication: what replicas exchange before a pass; None for one replica.
     inference: whether only forward passes run, without gradients.
     attributes: of modules, which the model reads. follows: what the modes and settings
@@ -83,6 +85,7 @@ class StepGraph:
     structure: Structure
     dtype: torch.dtype
     check_finite: bool
+    first_pass: FirstPass
     replication: Replication | None = None
     inference: bool = False
     attributes: Attributes = field(default_factory=Attributes)
@@ -159,13 +162,17 @@ class StepGraph:
             self.buckets.open(name, tensors, rounds)
             self._prefetch(name, tensors, rounds, again)
             with torch.set_grad_enabled(grads and name not in self.detached):
-                return self._looked(name, self._call(name, given, tensors))
+                made = self._looked(name, self._call(name, given, tensors))
+            if look is not None:
+                look.see(name, self.steps[name], made)
+            return made
 
         nodes = self.inputs.values()
         pairs = zip(nodes, shards, strict=True)
         values = {node: self._looked(node, shard) for node, shard in pairs}
         schedule = self.schedules[training if grads else None]
-        execute(schedule, values, run, self.steps)
+        with self.first_pass.looking(shards, (training, grads)) as look:
+            execute(schedule, values, run, self.steps)
         return [values[node] for node in self.outputs]
 
     def _call(
@@ -180,7 +187,8 @@ class StepGraph:
         for key, place in () if passes else self.held[name]:
             local = self._used(name, key, place, tensors, values)
             if self.check_finite and not planned and local.requires_grad:
-                what = f"{self.names.get(name, name)}: d{place.name}"
+                own = key.rpartition(".")[2]
+                what = f"{self.names.get(name, name)}: d{own}"
                 check_gradient(what, local, _nowhere, self.ranks)
             bound.append((key, place, local))
         shards = [each for key, each in values.items() if key not in self.expressions]
@@ -220,7 +228,7 @@ class StepGraph:
             if key not in self.homes or place.name not in place.module._buffers:
                 continue
             home = self.homes[key]
-            if not is_at_home(place, home) and self.steps[name].training:
+            if not is_at_home(place, home) and self.steps[name].changes_buffers:
                 with torch.no_grad():
                     count = self._counter(name)
                     write_back(local, tensors[key], home, place, count)

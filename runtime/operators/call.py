@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.layers.steps.held import is_trainable
 from synth.runtime.operators.functional import Layer, layer_of_function
 from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
 
@@ -79,28 +80,40 @@ class Call:
         return [node_shape(each) for each in self.inputs]
 
     @property
+    def takes_input_alone(self) -> bool:
+        """Whether there is one argument, which depends on the model's input."""
+        given = [*self.node.args, *self.node.kwargs.values()]
+        return len(given) == 1 and given == self.inputs
+
+    @property
     def out(self) -> tuple[int, ...]:
         """The shape of the result."""
         return node_shape(self.node)
 
     def filled(
-        self, in_place: bool = True, training: bool = True
+        self,
+        in_place: bool = True,
+        training: bool = True,
+        instead: Callable[..., Any] | None = None,
     ) -> Callable[..., Any]:
-        """The function of the tensors `inputs`, then of the parameters.
+        """What is called, as a function of the tensors `inputs`, then `parameters`.
 
-        training: the mode, if the other arguments depend on it.
+        Every argument is given as the user wrote it: by position or by name, and as
+        often. training: the mode, if the other arguments depend on it. instead: what is
+        called in place of the own function or module. in_place: whether the function
+        may change its operand.
         """
-        call: Any = self.function
         nodes = [*self.inputs, *self.parameters]
-        if not in_place and getattr(call, "__name__", "").endswith("_"):
-            call = getattr(torch.Tensor, self.word, call)
         modes = self.node.meta.get("arguments", {})
         given, named = modes.get(training, (self.node.args, self.node.kwargs))
-        kwargs = {k: v for k, v in named.items() if in_place or k != "inplace"}
+        call: Any = instead or self.module or self.function
+        if self.module is None and not in_place:
+            call = out_of_place(call)
+            named = {key: each for key, each in named.items() if key != "inplace"}
 
         def run(*tensors: torch.Tensor) -> Any:
             values = dict(zip(nodes, tensors, strict=True))
-            args: Any = fx.node.map_arg((tuple(given), kwargs), values.__getitem__)
+            args: Any = fx.node.map_arg((tuple(given), named), values.__getitem__)
             return call(*args[0], **args[1])
 
         return run
@@ -128,11 +141,17 @@ class Call:
         return owners.pop() if len(owners) == 1 else str(self.node.meta["module"])
 
     def entries(self) -> dict[str, str]:
-        """Where a step uses a parameter -> its key. Not for modules."""
+        """Where a step uses a parameter, a buffer or an expression -> its key."""
+        found = {self.state_key(name): name for name, _ in self.parameters.values()}
         if self.layer is not None:
             operands = self.layer.operands.items()
-            return {name: self.parameters[each][0] for name, each in operands}
-        return {self.state_key(name): name for name, _ in self.parameters.values()}
+            found |= {name: self.parameters[each][0] for name, each in operands}
+        if self.module is not None:
+            prefix = f"{self.node.target}." if self.node.target else ""
+            for each in (self.module.named_parameters, self.module.named_buffers):
+                names = [name for name, _ in each(remove_duplicate=False)]
+                found |= {name: prefix + name for name in names}
+        return found
 
     def order(self) -> tuple[int, ...]:
         """The order of dimensions that a permuting function makes."""
@@ -156,11 +175,34 @@ class Call:
             return None
         return list(parts), dim % len(self.out)
 
-    def state_key(self, name: str) -> str:
-        """The name of a parameter in the step that stands for this call."""
-        last = name.rpartition(".")[2]
-        others = [each.rpartition(".")[2] for each, _ in self.parameters.values()]
-        return last if others.count(last) == 1 else name.replace(".", "_")
+    @staticmethod
+    def state_key(name: str) -> str:
+        """Where a step of this call holds an argument with some key.
+
+        It is the whole key, so that no two are one, and no name in a module of torch.
+        """
+        return "/" + name.replace(".", "/")
+
+
+def out_of_place(call: Any) -> Callable[..., Any]:
+    """A function that changes its first operand, as one that gives a new tensor.
+
+    The result has the dtype of that operand, also where the other operands are wider,
+    or where the function compares: then a copy is changed. Other functions stay as
+    they are.
+    """
+    name = str(getattr(call, "__name__", ""))
+    if name.startswith("__") or not name.endswith("_"):
+        return call  # type: ignore[no-any-return]
+    plain: Any = getattr(torch.Tensor, name.rstrip("_"), None)
+
+    def run(changed: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = None if plain is None else plain(changed, *args, **kwargs)
+        if made is not None and made.dtype == changed.dtype:
+            return made
+        return call(changed.clone(), *args, **kwargs)
+
+    return run
 
 
 def key_of(node: fx.Node) -> str:
@@ -180,12 +222,11 @@ def _parameters(
         if is_expression(each):
             trained = any(tensors[name].requires_grad for name in leaves(each))
             value: torch.Tensor = each.meta["value"]
-            floats = value.is_floating_point()
             found[each] = (
                 key_of(each),
                 (
                     nn.Parameter(value, requires_grad=True)
-                    if trained and floats
+                    if trained and is_trainable(value)
                     else value
                 ),
             )

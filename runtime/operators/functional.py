@@ -19,6 +19,7 @@ from synth.runtime.layers.rows.pooling import (
     AVG_POOLS,
     MAX_POOLS,
 )
+from synth.runtime.layers.steps.held import is_trainable
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -190,8 +191,7 @@ def _per_dimension(number: Any, dims: int) -> Any:
 
 def _empty(like: torch.Tensor) -> nn.Parameter:
     """A parameter without values."""
-    floats = like.is_floating_point()
     return nn.Parameter(
         torch.empty(like.shape, dtype=like.dtype, device="meta"),
-        requires_grad=like.requires_grad and floats,
+        requires_grad=like.requires_grad and is_trainable(like),
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.comm.layout import Layout, broadcast_layout
+from synth.runtime.comm.layout import Layout, broadcast_layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
@@ -190,8 +190,8 @@ def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
 
 def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:
     """What every rank needs of one word per channel, or of one for all channels."""
-    if tuple(shape) == (1,):
-        return source.with_boxes((1,), (((0, 1),),) * len(source.boxes))
+    if math.prod(shape) == 1:
+        return replicated(shape, source.ranks)
     return source.with_boxes(shape, ((box[1],) for box in source.boxes))
 
 
@@ -201,7 +201,7 @@ def _local(call: Call, source: Layout, count: Count) -> Step:
     assert form is not None
     if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
         return Local(lambda box, mine: box.reshape(mine), source, form, count)
-    run: Any = call.module or call.filled(in_place=False)
+    run = call.filled(in_place=False)
     return Local(lambda box, mine: run(box).reshape(mine), source, form, count)
 
 

@@ -159,16 +159,16 @@ class Operators:
         return Operator("layer", module)
 
     def _operator(self, call: Call) -> Operator:
-        if is_expression(call.node) or "arguments" in call.node.meta:
-            return GATHERED  # "arguments": others in evaluation
+        if is_expression(call.node) or call.node.meta.get("differs"):
+            return GATHERED  # "differs": has other arguments in evaluation
+        if call.module is not None and not call.takes_input_alone:
+            return GATHERED
         if moved_rows(call) is not None:
             return Operator("reindex", call.module)
         if reduction_of(call) is not None:
             return Operator("reduction", call.module)
         if call.module is None:
             found = _of_function(call)
-        elif len(call.inputs) != 1 or call.parameters:
-            found = GATHERED
         else:
             found = _of_module(call, call.module)
         if found.kind != "gathered":
@@ -221,8 +221,10 @@ def _is_flat(call: Call) -> bool:
 
 
 def _has_batch(call: Call, module: Any) -> bool:
-    """Whether a pooling is given (b, c, *spatial), not (c, *spatial)."""
-    return len(call.shapes[0]) == int(type(module).__name__[-2]) + 2
+    """Whether a layer of maps is given (b, c, *spatial), not (c, *spatial)."""
+    names = (each.__name__ for each in type(module).__mro__)
+    dims = next(int(name[-2]) for name in names if name[-2:] in ("1d", "2d", "3d"))
+    return len(call.shapes[0]) == dims + 2
 
 
 def _pools(call: Call, module: Any) -> bool:
@@ -245,8 +247,11 @@ def _resizes(call: Call, module: Any) -> bool:
 
 # kind -> whether a module of this kind, with its arguments, can be computed on shards
 MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
+    "dropout": lambda call, module: (
+        isinstance(module, nn.Dropout) or _has_batch(call, module)
+    ),
     "instancenorm": lambda call, module: (
-        not module.track_running_stats and len(call.shapes[0]) > 2
+        not module.track_running_stats and _has_batch(call, module)
     ),
     "layernorm": lambda call, module: len(module.normalized_shape) == 1,
     "pool": _pools,

@@ -1,4 +1,4 @@
-"""torch's attention layer as the calls that it consists of, which ranks divide.
+"""torch's attention layers as the calls that they consist of, which ranks divide.
 
 `torch.nn.MultiheadAttention` makes one call of torch. As one call, every rank would
 compute it from gathered values. Its projections are linear layers, which are planned,
@@ -8,10 +8,12 @@ and its heads are computed as those of any other attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 
@@ -23,6 +25,38 @@ def composed(function: Any) -> Callable[..., Any] | None:
     """
     known = function is functional.multi_head_attention_forward
     return _multi_head_attention if known else None
+
+
+@contextmanager
+def masks_as_given() -> Iterator[None]:
+    """Let torch's transformers use a mask as it is, without a look at its values.
+
+    They look whether a mask is causal, to call a faster kernel of the same numbers.
+    """
+    place: Any = nn.modules.transformer
+    original = place._detect_is_causal_mask
+    place._detect_is_causal_mask = lambda mask, is_causal=None, size=None: (
+        is_causal is True
+    )
+    try:
+        yield
+    finally:
+        place._detect_is_causal_mask = original
+
+
+def may_nest(
+    encoder: nn.TransformerEncoder,
+    src: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    src_key_padding_mask: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+) -> bool:
+    """Whether an encoder may leave padded rows out, which it then gives as zeros.
+
+    It does in evaluation without gradients, if no row follows a padded one.
+    """
+    nests = getattr(encoder, "use_nested_tensor", False)
+    return bool(nests) and src_key_padding_mask is not None and mask is None
 
 
 def _multi_head_attention(

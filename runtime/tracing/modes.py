@@ -33,8 +33,9 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
     Metadata of its nodes: "only" is the mode in which a call is made that the other
     does not make, and "passes" the node that stands for it there, None if nobody reads
     it. "trains" maps a mode to the argument of that name, "arguments" to all arguments
-    where they differ, and "regions" to checkpoints. The output's "refused" maps a mode
-    that cannot be entered to the reason.
+    where they differ, and "regions" to checkpoints. "differs" says whether other
+    arguments than that one do. The output's "refused" maps a mode that cannot be
+    entered to the reason.
 
     The mode of a call is that of the module that makes it.
     """
@@ -149,10 +150,11 @@ def _annotate(graph: fx.Graph, twins: Mapping[bool, Twins]) -> None:
             node.meta["trains"] = node.meta["trains"] or dict.fromkeys(
                 MODES, _trains_now(node)
             )
-        elif len({repr(_constants(twin)) for twin in same.values()}) > 1:
+        if len({_constants(twin, every=True) for twin in same.values()}) > 1:
             node.meta["arguments"] = {
                 mode: _arguments(twin, twins[mode]) for mode, twin in same.items()
             }
+            node.meta["differs"] = len({*map(_constants, same.values())}) > 1
 
 
 def _arguments(twin: fx.Node, twins: Twins) -> Any:
@@ -242,10 +244,13 @@ def _operands(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _constants(node: fx.Node) -> str:
-    """The other arguments, without the one that says whether the call trains."""
+def _constants(node: fx.Node, every: bool = False) -> str:
+    """The other arguments.
+
+    every: also the one that says whether the call trains.
+    """
     args, kwargs = list(node.args), dict(node.kwargs)
-    if _word(node) in TRAINS:
+    if _word(node) in TRAINS and not every:
         name, place = TRAINS[_word(node)]
         args[place : place + 1] = [None] if len(args) > place else []
         kwargs.pop(name, None)

@@ -9,10 +9,16 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from synth.runtime.tracing.attention import may_nest
 from synth.runtime.tracing.unsupported import computes_weight
 
-# layers of torch.nn that give several tensors, or are called with other settings
-FOLLOWED = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)
+# layers of torch.nn that give several tensors, are called with other settings, or
+# consist of layers that ranks divide
+FOLLOWED = (
+    *(nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell, nn.Transformer),
+    *(nn.TransformerEncoder, nn.TransformerDecoder),
+    *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+)
 
 
 def stored_tensors(model: nn.Module) -> Iterator[tuple[int, str]]:
@@ -51,6 +57,8 @@ def is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
         and len(args) + len(kwargs) > 1
     ):
         return False  # output_size is another padding of the function
+    if isinstance(module, nn.TransformerEncoder):
+        return may_nest(module, *args, **kwargs)
     holders = nn.Sequential, nn.ModuleList, nn.ModuleDict
     return not isinstance(module, (*holders, *FOLLOWED))
 
@@ -109,6 +117,10 @@ def picked(func: Callable[..., Any], index: int) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:
         return list(tensors_in(func(*args, **kwargs)))[index]
 
+    def every(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        return list(tensors_in(func(*args, **kwargs)))
+
+    run.every = every  # type: ignore[attr-defined]
     run.__name__ = f"{getattr(func, '__name__', 'call')}_{index}"
     run.picked = getattr(func, "__name__", "").strip("_"), index  # type: ignore[attr-defined]
     return run

@@ -11,10 +11,11 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tracing.attention import composed
+from synth.runtime.tracing.attention import composed, masks_as_given
 from synth.runtime.tracing.autocast_regions import AutocastRegions
 from synth.runtime.tracing.changes import Changes
 from synth.runtime.tracing.checkpoint_regions import CheckpointRegions
+from synth.runtime.tracing.constants import READS, has_values, on_host
 from synth.runtime.tracing.expressions import (
     LIKE_SECOND,
     OF_SHAPE,
@@ -35,7 +36,7 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.tracing.shape_only import without_values
+from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -66,6 +67,9 @@ class Recorder(TorchFunctionMode):
             values.untyped_storage()._cdata: name
             for name, values in model.named_parameters()
         }
+        self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
+        self.reads = False  # whether Python has read the values of a constant
+        self.changed_constants: list[tuple[torch.Tensor, Any]] = []
         self.changes = Changes(self)
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
 
@@ -90,6 +94,7 @@ class Recorder(TorchFunctionMode):
             self,
             self.regions,
             self.autocast,
+            masks_as_given(),
             record_autograd_functions(self._autograd_function),
         ):
             result = model(*args, **kwargs)
@@ -99,6 +104,8 @@ class Recorder(TorchFunctionMode):
                     f"forward puts another tensor in the place of {name}, which the"
                     " ranks would not do; compute it outside of the model"
                 )
+        if self.reads and self.changed_constants:  # another value in every pass
+            self.changes.refuse(*self.changed_constants[0], " and reads such values")
         self._give(Structure(result))
         keep_used(self.graph)
         return self.graph
@@ -124,8 +131,7 @@ class Recorder(TorchFunctionMode):
         """Call a torch function and record it."""
         kwargs = kwargs or {}
         if self.depth:
-            made = without_values(func, args, kwargs)
-            return func(*args, **kwargs) if made is NotImplemented else made
+            return made_of(func, args, kwargs)
         parts = composed(func)
         if parts is not None:
             with self:
@@ -137,13 +143,16 @@ class Recorder(TorchFunctionMode):
         word = function_name(func)
         args = self._shapes_for_values(word, args)
         nodes = self._with_nodes((args, kwargs))
-        args, kwargs = self.on_meta((args, kwargs))
+        real = has_values(word, (args, kwargs))
+        args, kwargs = (on_host if real else self.on_meta)((args, kwargs))
         used = list(tensors_in((args, kwargs)))
         computed = any(self.computed(values) for values in used)
         before = [values._version for values in used]
-        result = without_values(func, args, kwargs)
-        if result is NotImplemented:
-            result = self.on_meta(func(*args, **kwargs), results=True)
+        result = made_of(func, args, kwargs)
+        if real:
+            self.reads |= word in READS
+        else:
+            result = self.on_meta(result, results=True)
         if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)
@@ -152,6 +161,10 @@ class Recorder(TorchFunctionMode):
         changed = [values for values, version in pairs if values._version != version]
         for values in changed:
             self.changes.check(values, func, results, computed)
+            if id(values) in self.stands_for:  # which alone has changed
+                self.changes.refuse(self.stands_for[id(values)], func)
+            if real and function_name(self.nodes[id(values)][0].target) == "constant":
+                self.changed_constants.append((values, func))
         if not results and word in SETTERS:
             for values in used:
                 if computed or not sets_requires_grad(func):
@@ -160,6 +173,7 @@ class Recorder(TorchFunctionMode):
         if changed and not computed and (stored or not results):
             self._record_change(func, nodes, changed)
             return result
+        group = object()  # the call of which there are several results
         for index, values in enumerate(results):
             same = any(values is each for each in used)
             if same and not changed:
@@ -167,6 +181,7 @@ class Recorder(TorchFunctionMode):
             call = func if isinstance(result, torch.Tensor) else picked(func, index)
             node = self._create("call_function", call, nodes, function_name(call))
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
+            node.meta["several"] = group
             self._remember(values, node)
         return result
 
@@ -324,6 +339,7 @@ class Recorder(TorchFunctionMode):
                 empty = given.to("meta")
             if not results:
                 self.nodes[id(empty)] = self.nodes[id(given)][0], empty._version
+                self.stands_for[id(empty)] = given
                 self.alive.append(empty)
             return empty
         if isinstance(given, torch.device):

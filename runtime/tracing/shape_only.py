@@ -7,12 +7,49 @@ input, a smooth resizing those of a nearest one, which torch computes at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 SMOOTH = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # mode -> dims
+
+
+def made_of(function: Any, args: Any, kwargs: Any) -> Any:
+    """What a function gives on "meta".
+
+    Where a function of `torch.nn.functional` looks at values, as a loss does to check
+    its operands, it sees False: the ranks call the function as it is, with all values.
+    """
+    made = without_values(function, args, kwargs)
+    if made is not NotImplemented:
+        return made
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        own = getattr(function, "__module__", "") == functional.__name__
+        if not own or "meta tensors" not in str(error):
+            raise
+    with _unread():
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    """Conditions on values that are not there are false."""
+    place: Any = torch.Tensor
+    original = place.__bool__  # of the base class
+
+    def found(values: torch.Tensor) -> bool:
+        return not values.is_meta and bool(original(values))
+
+    place.__bool__ = found
+    try:
+        yield
+    finally:
+        del place.__bool__
 
 
 def without_values(function: Any, args: Any, kwargs: Any) -> Any:
@@ -27,6 +64,10 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
         return _group_norm(*args, **kwargs)
     if function is functional.interpolate:
         return _interpolate(*args, **kwargs)
+    if function is functional.ctc_loss:
+        return _ctc_loss(*args, **kwargs)
+    if function is torch._nested_tensor_from_mask_left_aligned:
+        return False
     return NotImplemented
 
 
@@ -99,6 +140,19 @@ def _interpolate(
     return functional.interpolate(
         input, size, scale_factor, recompute_scale_factor=recompute_scale_factor
     )
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    each = reduction == "none" and log_probs.dim() == 3
+    return log_probs.sum((0, 2)) if each else log_probs.sum()
 
 
 def _autocast() -> bool:

@@ -12,6 +12,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
 from synth.runtime.layers.products.read_whole import SharedGather
+from synth.runtime.layers.steps.held import is_trainable
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import Step
 
@@ -64,7 +65,7 @@ class ProductStep(Step):
             return result.contiguous()
         empty = torch.zeros(size, dtype=self.dtype, device=here[0].device)
         # gradients return from every rank, also where there are no words
-        floats = [each.sum() for each in here if each.is_floating_point()]
+        floats = [each.sum() for each in here if is_trainable(each)]
         if not floats:
             return empty
         return empty + (torch.stack(floats).sum() * 0).to(self.dtype)

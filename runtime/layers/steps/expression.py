@@ -13,7 +13,7 @@ from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.draws import Draws
-from synth.runtime.layers.steps.held import Held, declare
+from synth.runtime.layers.steps.held import Held, declare, is_trainable
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
 
@@ -62,7 +62,7 @@ class ExpressionStep(Step):
         everyone = tuple(range(ranks.size))
         return {
             name: Held(self, name, Partition(replicated(like.shape, ranks)), everyone)
-            if like.is_floating_point()
+            if is_trainable(like)
             else Held(self, name, None)
             for name, like in self.likes.items()
         }

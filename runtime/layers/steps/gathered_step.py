@@ -14,59 +14,104 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.layers.steps.draws import Draws
-from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.held import Held, is_trainable
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
 
 
-class GatheredStep(Step):
-    """A function that every rank computes from the whole inputs; it keeps a part.
+class Several:
+    """The results of a call that gives several, each of which has a step.
 
-    For functions that cannot be cut. `call`, a pair for evaluation and training, takes
-    the whole tensors, then the parameters of `params`. If there is a `module`, that is
-    called instead. Gradients of the parameters of either are summed over the ranks.
-    Random numbers are drawn alike on all ranks.
+    The step that runs first computes them all, and the others take theirs.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[int] = []  # of the results, in the order of the steps
+        self.left: dict[int, torch.Tensor] = {}
+
+    def computes(self, place: int) -> bool:
+        """Whether the step of a result computes those of the others."""
+        return self.places[0] == place
+
+    def keep(self, made: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Keep the results for the other steps; returns that of the first."""
+        first, *others = self.places
+        self.left = {place: made[place] for place in others}
+        return made[first]
+
+
+class GatheredStep(Step):
+    """A call that every rank computes from the whole inputs; it keeps a part.
+
+    For calls that cannot be cut. `calls`, one for evaluation and one for training, take
+    the whole inputs, then the tensors of `params`. `plain` is the module that they
+    call, if they call one: see `empty_copy`. Gradients of the parameters of both are
+    summed over the ranks. Random numbers are drawn alike on all ranks.
+
+    several: where the calls give several tensors; the step is that of one, at `place`.
     """
 
     def __init__(
         self,
-        call: tuple[Callable[..., Any], Callable[..., Any]],
+        calls: tuple[Callable[..., Any], Callable[..., Any]],
         layouts: Sequence[Layout],
         out: Sequence[int],
         count: Count,
         draws: Draws | None = None,
         params: ReplicatedParams | None = None,
-        module: nn.Module | None = None,
+        plain: nn.Module | None = None,
+        several: Several | None = None,
+        place: int = 0,
     ) -> None:
         super().__init__()
-        self.call, self.layouts, self.count, self.draws = call, layouts, count, draws
-        self.plain = None if module is None else empty_copy(module)
-        self.module = params if module is None else self.plain
+        self.calls, self.layouts, self.count = calls, layouts, count
+        self.draws, self.module, self.plain = draws, params, plain
         self.layout = even(out, layouts[0].ranks)
+        self.several, self.place = several, place
+        if several is not None:
+            several.places.append(place)
+
+    @property
+    def changes_buffers(self) -> bool:
+        """Whether a call may: a function always, a module where a part of it trains."""
+        parts = () if self.plain is None else self.plain.modules()
+        return self.plain is None or any(each.training for each in parts)
 
     def held_tensors(self) -> dict[str, Held]:
-        """All parameters and buffers, whole on every rank."""
-        if self.plain is None:
-            return super().held_tensors()
+        """All tensors that the call uses, whole on every rank."""
+        found = super().held_tensors()
         ranks = self.layout.ranks
         everyone = tuple(range(ranks.size))
-        found = {}
-        for path, part in self.plain.named_modules():
+        for path, part in () if self.plain is None else self.plain.named_modules():
             for name, values in part._parameters.items():
                 if values is not None:
                     each = Partition(replicated(values.shape, ranks))
                     found[_joined(path, name)] = Held(part, name, each, everyone)
             for name, buffer in part._buffers.items():
                 if buffer is not None:
-                    floats = buffer.is_floating_point()
                     place = Partition(replicated(buffer.shape, ranks))
-                    own = place if floats else None
+                    own = place if is_trainable(buffer) else None
                     found[_joined(path, name)] = Held(part, name, own)
         return found
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own part of the result."""
+        if self._computes:
+            result = self._computed(shards)
+        else:
+            assert self.several is not None
+            result = self.several.left.pop(self.place)
+        mine = tuple(slice(*interval) for interval in self.layout.mine)
+        part: torch.Tensor = result[mine].contiguous()
+        return part
+
+    @property
+    def _computes(self) -> bool:
+        return self.several is None or self.several.computes(self.place)
+
+    def _computed(self, shards: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The whole result."""
         pairs = zip(shards, self.layouts, strict=True)
         whole = [
             redistribute(
@@ -74,27 +119,22 @@ class GatheredStep(Step):
             )
             for shard, layout in pairs
         ]
+        params = [] if self.module is None else self.module.all()
+        flat = nullcontext() if self.plain is None else bound_flat_weights(self.plain)
         device = shards[0].device
-        with self.draws.alike(device) if self.draws else nullcontext():
-            result = self._computed(whole)
-        mine = tuple(slice(*interval) for interval in self.layout.mine)
-        part: torch.Tensor = result[mine].contiguous()
-        return part
+        with self.draws.alike(device) if self.draws else nullcontext(), flat:
+            made: Any = self.calls[self.training](*whole, *params)
+        result: torch.Tensor = made if self.several is None else self.several.keep(made)
+        return result
 
     def exchanges(self) -> list[Exchange]:
-        """Whole inputs, and the gradients of parameters."""
+        """Whole inputs, and the gradients of parameters, where they are computed."""
+        if not self._computes:
+            return []
         found = super().exchanges()
         for place, each in enumerate(self.layouts):
             found += moved(each, replicated(each.whole, each.ranks), place)
         return found
-
-    def _computed(self, whole: list[torch.Tensor]) -> Any:
-        if self.plain is not None:
-            with bound_flat_weights(self.plain):
-                return self.plain(*whole)
-        held = self.module
-        params = held.all() if isinstance(held, ReplicatedParams) else []
-        return self.call[self.training](*whole, *params)
 
 
 def empty_copy(module: nn.Module) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -51,6 +51,11 @@ class InOneMode(Step):
         return self.inner.held_tensors()
 
     @property
+    def changes_buffers(self) -> bool:
+        """Whether the inner step may, and runs."""
+        return not self.passes and self.inner.changes_buffers
+
+    @property
     def passes(self) -> bool:
         """Whether the step computes nothing in its mode."""
         return self.training != self.mode
@@ -73,11 +78,20 @@ def follow(step: Step, own: nn.Module, maker: nn.Module) -> None:
     if isinstance(step, InOneMode):
         step.training, step = maker.training, step.inner
     mode = step.trains.get(own.training, own.training)
-    plain: Any = step.plain if isinstance(step, GatheredStep) else None
-    if plain is not None:
-        for each, its in zip(plain.modules(), own.modules(), strict=True):
+    if isinstance(step, GatheredStep):  # its arguments have the mode of the call
+        step.training = maker.training
+        for each, its in _alike(step.plain, own):
             each.training = its.training
     elif step.training != mode:
         step.train(mode)
     for name in step.settings:
         setattr(step.module, name, getattr(own, name))
+
+
+def _alike(
+    plain: nn.Module | None, own: nn.Module
+) -> Iterable[tuple[nn.Module, nn.Module]]:
+    """The modules of an empty copy, each with the user's."""
+    if plain is None:
+        return ()
+    return zip(plain.modules(), own.modules(), strict=True)

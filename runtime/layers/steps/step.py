@@ -50,6 +50,11 @@ class Step(nn.Module):
         """What the step uses: name in the user's layer -> where it is bound."""
         return held_by(getattr(self, "module", None))
 
+    @property
+    def changes_buffers(self) -> bool:
+        """Whether the step may change the buffers that it uses."""
+        return self.training
+
     def exchanges(self) -> list[Exchange]:
         """What ranks receive in a call, in the mode of the step."""
         module: Any = getattr(self, "module", None)

@@ -84,7 +84,8 @@ def model_device(model: nn.Module, given: str | None = None) -> torch.device:
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:
-    """The dtype of the first parameter, or torch's default where there is none."""
+    """The dtype of the first real parameter, that of the parts of a complex one, or torch's default."""
     import torch
 
-    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())
+    given = sorted(model.parameters(), key=lambda values: values.is_complex())  # real ones first
+    return given[0].dtype.to_real() if given else torch.get_default_dtype()

@@ -1,0 +1,63 @@
+"""What the ranks of the tests of calls do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from called import Called
+from called_tables import TABLES
+
+import synth
+
+PLANS = {2: "spatial", 4: "filter"}  # by the number of ranks
+
+
+def compared(table: str, name: str) -> dict[str, Any]:
+    """What differs between ranks and one process: outputs, gradients of inputs and parameters, buffers.
+
+    In training, in evaluation, and in training again, then without a gradient of the input. "words": received
+    in the last pass, and planned, where they differ.
+    """
+    found: dict[str, Any] = {}
+    torch.manual_seed(0)
+    whole: Called = TABLES[table][name]().double()
+    plan = PLANS[torch.distributed.get_world_size()]
+    net = synth.parallelize(copy.deepcopy(whole), whole.shape, plan=plan, input_gradient=True)
+    torch.manual_seed(1)
+    for number, training in enumerate((True, False, True)):
+        pair = [net.train(training), whole.train(training)]
+        x = torch.randn(whole.shape, dtype=torch.float64)
+        inputs = [x.clone().requires_grad_(number < 2) for _ in pair]
+        received = net.received()
+        outs = [model(each) for model, each in zip(pair, inputs, strict=True)]
+        weights = torch.randn(outs[1].shape, dtype=torch.float64).to(outs[1].dtype)
+        if outs[1].requires_grad:
+            for each in outs:
+                (each * weights).sum().abs().backward()
+        if number == 2:
+            words = net.received() - received, net.planned_words().step[net.ranks.me]
+            found |= {"words": words} if words[0] != words[1] else {}
+        found[f"output {number}"] = _apart(*outs)
+        found[f"input {number}"] = _apart(*(each.grad for each in inputs))
+        for (key, one), other in zip(net.named_parameters(), whole.parameters(), strict=True):
+            found[f"{key} {number}"] = _apart(one.grad, other.grad)
+            one.grad = other.grad = None
+    for key, values in net.full_state_dict().items():
+        found[f"state {key}"] = _apart(values, whole.state_dict()[key])
+    return {key: each for key, each in found.items() if key == "words" or each > 1e-8}
+
+
+def _apart(mine: Any, right: Any) -> float:
+    """The largest difference, in parts of the largest word; infinite for another shape or dtype."""
+    if mine is None or right is None:
+        return 0.0 if mine is right else torch.inf
+    mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
+    if mine.shape != right.shape or mine.dtype != right.dtype:
+        return torch.inf
+    if not right.numel():
+        return 0.0
+    kind = torch.complex128 if right.is_complex() else torch.float64
+    mine, right = (each.detach().to(kind).nan_to_num(9e9, 8e8, -8e8) for each in (mine, right))
+    return float((mine - right).abs().max()) / max(1.0, float(right.abs().max()))

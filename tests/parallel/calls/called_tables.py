@@ -1,0 +1,20 @@
+"""All models that are called, by table and name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from called import Called
+from constant_calls import CONSTANTS, SEVERAL
+from function_calls import FUNCTIONS, IN_PLACE
+from module_calls import MODULES
+from spectral import SPECTRAL
+
+TABLES: dict[str, dict[str, Callable[[], Called]]] = {
+    "modules": MODULES,
+    "functions": FUNCTIONS,
+    "in place": IN_PLACE,
+    "spectral": SPECTRAL,
+    "constants": CONSTANTS,
+    "several": SEVERAL,
+}

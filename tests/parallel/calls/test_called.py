@@ -1,0 +1,45 @@
+"""Every module of torch.nn, and functions, called in many ways: ranks compute what one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from called import Called
+from called_tables import TABLES
+from rank_pool import RankPools
+from torch import nn
+
+CASES = [(table, name) for table, cases in TABLES.items() for name in cases]
+# containers, base classes, and what is refused: statistics between processes, words chosen by their values
+OTHERS = {
+    *("Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Container"),
+    *("SyncBatchNorm", "RNNBase", "RNNCellBase", "AdaptiveLogSoftmaxWithLoss", "NLLLoss2d", "DataParallel"),
+}
+
+
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
+    with RankPools(Path(__file__).with_name("called_ranks.py"), tmp_path_factory.mktemp("ranks")) as found:
+        yield found
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("table", "name"), CASES, ids=[name for _, name in CASES])
+def test_as_in_one_process(table: str, name: str, pools: RankPools) -> None:
+    for size in (2, 4):
+        for found in pools(size).call("compared", table, name):
+            assert found == {}
+
+
+def test_every_module_of_torch_is_called() -> None:
+    made = [each for cases in TABLES.values() for make in cases.values() for each in make().modules()]
+    kinds = {type(each).__name__ for each in made if not isinstance(each, Called)}
+    known = {
+        name
+        for name in dir(nn)
+        if isinstance(getattr(nn, name), type) and issubclass(getattr(nn, name), nn.Module)
+    }
+    lazy = {name for name in known if name.startswith("Lazy")}
+    assert sorted(known - kinds - OTHERS - lazy) == []
