@@ -1,13 +1,18 @@
 (* What the theorems assume beyond their hypotheses: nothing. Every line that this prints must be "Closed under the
    global context", as `make proof-quick` checks. *)
-From Synth Require Import Inequalities Geometry Execution Segments Schedule Convolution Bound Certificate.
+From Synth Require Import Inequalities Geometry Execution Segments Schedule Convolution Bound Layer Binary
+  Certificate.
 Print Assumptions one_process.
 Print Assumptions cut.
 Print Assumptions one_class.
 Print Assumptions all_classes.
 Print Assumptions accessed_bound.
 Print Assumptions universal_bound.
-Print Assumptions most_bound.
+Print Assumptions forward_bound.
+Print Assumptions backward_data_bound.
+Print Assumptions backward_weight_bound.
 Print Assumptions convolution.
 Print Assumptions memory_independent.
-Print Assumptions certified.
+Print Assumptions certified_forward.
+Print Assumptions certified_backward_data.
+Print Assumptions certified_backward_weight.

@@ -32,12 +32,6 @@ Definition bound (q S : nat) := exists x y z,
   [/\ #|touched out work| <= x, #|touched inp work| <= y & #|touched ker work| <= z] /\
   (\sum_(v in work) w (class v)) ^ 3 <= Q * q * (x * y * z) /\ x + y + z <= S.
 
-Lemma bound_le q q' S S' : bound q S -> q <= q' -> S <= S' -> bound q' S'.
-Proof.
-move=> [x [y [z [f [v s]]]]] qq ss; exists x, y, z; do !split=> //; last exact: leq_trans ss.
-by apply: leq_trans v _; rewrite leq_mul2r leq_mul2l qq !orbT.
-Qed.
-
 (* Accessed words: every part of the work (a process, or one of its segments) pays for each word that it touches. *)
 Theorem accessed_bound (Part : finType) (does : Madd -> Part) (q : nat) :
   (forall i g, #|slice group (slice does work i) g| <= q) ->
@@ -47,26 +41,45 @@ by move=> cap; apply: (accessed (group := group)) cap => [u v []|u v []|u v []|V
 Qed.
 
 (* Received words: P processes with memories of mem words, none of which performs more than cap multiply-adds, cut
-   their work into cuts + 1 segments of at most q multiply-adds of one group. *)
-Theorem universal_bound (P : finType) (mem cap : nat) (e : execution out inp ker work P mem cap)
-    (cuts step size q : nat) :
-  cap <= step * cuts.+1 -> (forall g, #|slice group work g| <= size) -> minn step size <= q ->
-  bound q (all_received e + #|P| * cuts * mem + words).
-Proof.
-move=> steps sizes le; have [s moved_le] := cut e steps sizes.
-apply: (@bound_le (minn step size) _ (moved s + #|P| * cuts * mem + words)) le _; last by rewrite !leq_add2r.
-by apply: received_enough => [u v []|u v []|u v []|V] //; exact: all_classes.
-Qed.
+   their work into cuts + 1 segments of at most `step` multiply-adds. No group has more than `size`, and q is at least
+   the smaller of the two. *)
+Section Received.
+Variables (P : finType) (mem cap cuts step size q : nat).
+Hypotheses (steps : cap <= step * cuts.+1) (sizes : forall g, #|slice group work g| <= size).
+Hypothesis le : minn step size <= q.
 
-(* The same for the process that receives most. *)
-Theorem most_bound (P : finType) (mem cap : nat) (e : execution out inp ker work P mem cap)
-    (cuts step size q : nat) :
-  cap <= step * cuts.+1 -> (forall g, #|slice group work g| <= size) -> minn step size <= q ->
+Theorem universal_bound (e : execution out inp ker work P mem cap) :
+  bound q (all_received e + #|P| * cuts * mem + words).
+Proof. by apply: (executed e steps sizes) le => [u v []|u v []|u v []|V] //; exact: all_classes. Qed.
+
+(* The process that receives most, in the three passes. The forward pass writes Out, and reads In and Ker. *)
+Theorem forward_bound (e : execution out inp ker work P mem cap) :
+  bound q (#|P| * most_received e + #|P| * cuts * mem + words).
+Proof. by apply: (executed_most e steps sizes) le => [u v []|u v []|u v []|V] //; exact: all_classes. Qed.
+
+(* The backward-data pass writes In, and reads Out and Ker. *)
+Theorem backward_data_bound (e : execution inp out ker work P mem cap) :
   bound q (#|P| * most_received e + #|P| * cuts * mem + words).
 Proof.
-move=> steps sizes le; apply: bound_le (universal_bound e steps sizes le) (leqnn q) _.
-by rewrite !leq_add2r average.
+have [u v []|u v []|u v []|V|x [y [z [[? ? ?] [v s]]]]] // :=
+  executed_most (w := fun v => w (class v)) (Q := Q) e steps sizes _ _ _ _ le.
+  by rewrite [#|touched inp V| * _]mulnC; apply: all_classes.
+exists y, x, z; do !split=> //; first by rewrite [y * x]mulnC.
+by rewrite [y + x]addnC /words [#|touched out work| + #|touched inp work|]addnC.
 Qed.
+
+(* The backward-weight pass writes Ker, and reads Out and In. *)
+Theorem backward_weight_bound (e : execution ker out inp work P mem cap) :
+  bound q (#|P| * most_received e + #|P| * cuts * mem + words).
+Proof.
+have [u v []|u v []|u v []|V|x [y [z [[? ? ?] [v s]]]]] // :=
+  executed_most (w := fun v => w (class v)) (Q := Q) e steps sizes _ _ _ _ le.
+  by rewrite -[#|touched ker V| * _ * _]mulnA [#|touched ker V| * _]mulnC; apply: all_classes.
+exists y, z, x; do !split=> //; first by rewrite (_ : y * z * x = x * y * z) // mulnC mulnA.
+have -> : words = #|touched ker work| + #|touched out work| + #|touched inp work| by rewrite /words addnC addnA.
+by have -> : y + z + x = x + y + z by lia.
+Qed.
+End Received.
 End Bound.
 
 Section Convolution.
@@ -87,7 +100,7 @@ Proof.
 move=> steps; set m := \prod_d _.
 have weights (rho : Class sigma) : 1 ^ 3 * constant N n delta rho <= m by rewrite mul1n constant_le.
 have sizes g : #|slice (@group _ N n _ _ _ _) work g| <= #|work| by apply/subset_leq_card/subsetP => v /sliceP[].
-have [x [y [z [_ [v s]]]]] := most_bound (w := fun=> 1) sigma_pos weights e steps sizes (geq_minl _ _).
+have [x [y [z [_ [v s]]]]] := forward_bound (w := fun=> 1) sigma_pos weights steps sizes (geq_minl _ _) e.
 rewrite sum1_card in v; apply: leq_trans (no_floor v) _.
 by rewrite leq_mul2l leq_exp2r // s orbT.
 Qed.

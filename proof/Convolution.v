@@ -62,13 +62,14 @@ Lemma ker_class u v : ker u = ker v -> class u = class v.
 Proof. by case=> _ _ _ e; rewrite /class e. Qed.
 
 (* The constant of a class: on every axis the smaller of the number of its taps and the number of outputs that can
-   share a row; these are every delta-th output if stride and dilation are coprime. *)
-Definition step d := if coprime (sigma d) (delta d) then delta d else 1.
+   share a row. These are every (delta / gcd)-th output, gcd that of stride and dilation. *)
+Definition step d := delta d %/ gcdn (sigma d) (delta d).
 Definition outputs d := (N d + (step d).-1) %/ step d.   (* N / step, rounded up *)
 Definition taps (rho : Class) d := #|[set r : 'I_(n d) | delta d * r %% sigma d == rho d]|.
 Definition constant (rho : Class) := \prod_d minn (outputs d) (taps rho d).
 
-Lemma step_pos d : 0 < step d. Proof. by rewrite /step; case: ifP. Qed.
+Lemma step_pos d : 0 < step d.
+Proof. by rewrite divn_gt0 ?gcdn_gt0 ?delta_pos ?orbT // dvdn_leq ?dvdn_gcdr. Qed.
 
 Lemma outputs_lt d (x : 'I_(N d)) : x %/ step d < outputs d.
 Proof.
@@ -109,13 +110,16 @@ Lemma same_output d (x y : 'I_(N d)) (r s : 'I_(n d)) : x %/ step d = y %/ step 
   sigma d * x + delta d * r = sigma d * y + delta d * s -> r = s.
 Proof.
 move=> xy e; have E : x = y :> nat.
-  rewrite (divn_eq x (step d)) (divn_eq y (step d)) xy; congr (_ + _); move: e; rewrite /step.
-  case: ifP => [co e|_]; last by rewrite !modn1.
-  have {e} : sigma d * x = sigma d * y %[mod delta d].
+  have xe := divn_eq x (step d); have ye := divn_eq y (step d); rewrite xe ye xy; congr (_ + _).
+  have {}e : sigma d * x = sigma d * y %[mod delta d].
     by have := congr1 (fun k => k %% delta d) e; rewrite /= ![_ + delta d * _]addnC ![delta d * _]mulnC !modnMDl.
-  wlog le : x y {xy} / x <= y => [H e|/eqP].
+  move: e; clear xy xe ye; wlog le : x y / x <= y => [H e|/eqP].
     by case: (leqP x y) => [|/ltnW] le; [|apply/esym]; apply: H.
-  rewrite eq_sym eqn_mod_dvd ?leq_mul // -mulnBr Gauss_dvdr 1?coprime_sym // -eqn_mod_dvd // => /eqP; exact: esym.
+  rewrite eq_sym eqn_mod_dvd ?leq_mul // -mulnBr => dvd; apply/esym/eqP; rewrite eqn_mod_dvd //.
+  have g0 : 0 < gcdn (sigma d) (delta d) by rewrite gcdn_gt0 sigma_pos.
+  move: dvd; rewrite -{1}(divnK (dvdn_gcdl (sigma d) (delta d))) -{1}(divnK (dvdn_gcdr (sigma d) (delta d))) mulnAC.
+  rewrite dvdn_pmul2r // Gauss_dvdr // /coprime -(eqn_pmul2r g0) muln_gcdl !divnK ?dvdn_gcdl ?dvdn_gcdr //.
+  by rewrite mul1n gcdnC.
 by move: e; rewrite E => /addnI/eqP; rewrite eqn_pmul2l // => /eqP/val_inj.
 Qed.
 

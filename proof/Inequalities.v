@@ -12,7 +12,8 @@ Lemma hoelder2 (I : finType) q (f g h : I -> nat) :
 Proof.
 move=> H; rewrite -mulnn !big_distrlr /= big_distrr /= -(leq_pmul2l (isT : 0 < 2)) ![2 * _]mul2n -!addnn.
 rewrite [in X in _ <= X](eq_bigr (fun i => \sum_j q * (g i * h j))) => [|i _]; last by rewrite big_distrr.
-rewrite [X in _ <= _ + X]exchange_big -!big_split; apply: leq_sum => i _; rewrite -!big_split; apply: leq_sum => j _ /=.
+rewrite [X in _ <= _ + X]exchange_big -!big_split; apply: leq_sum => i _.
+rewrite -!big_split; apply: leq_sum => j _ /=.
 rewrite addnn -mul2n -mulnDr -leq_sqr.
 apply: leq_trans (_ : 4 * (q ^ 2 * ((g i * h j) * (g j * h i))) <= _); last first.
   by rewrite expnMn mulnCA leq_mul2l nat_AGM2 orbT.
@@ -105,39 +106,45 @@ move=> knows; apply: disjoint_sum => [i j w|i].
 by apply: imsetS; apply/subsetP => v /sliceP[].
 Qed.
 
-(** * Floors: the least sum of three totals *)
+(** * The least sum of three totals *)
 
-(* If k xyz >= V, x >= o and y >= i, the least sum x + y + z keeps the large floors and shares the rest equally. *)
-Section Floors.
-Variables (k V x y z : nat).
-Hypothesis volume : V <= k * (x * y * z).
-
-Lemma no_floor : 27 * V <= k * (x + y + z) ^ 3.
+Lemma no_floor k V x y z : V <= k * (x * y * z) -> 27 * V <= k * (x + y + z) ^ 3.
 Proof.
-apply: leq_trans (leq_mul (leqnn 27) volume) _.
+move=> volume; apply: leq_trans (leq_mul (leqnn 27) volume) _.
 by rewrite mulnCA leq_mul2l amgm3 orbT.
 Qed.
 
-Lemma one_floor o : o <= x -> V <= k * o ^ 3 -> 4 * V <= k * (o * (x + y + z - o) ^ 2).
+(* With floors. The totals X, Y, Z have the volume V / K, and are at least o', i', k'. The certificate has the point
+   xO / E, xI / E, xK / E of at most this volume, and nu / E, and o, i, k are at least o', i', k'. A sum S of words
+   that is at least the excess of the totals over the floors is then at least 3 nu - nu (o / xO + i / xI + k / xK). *)
+Lemma duality (K V X Y Z xO xI xK nu E S o i k o' i' k' : nat) :
+  0 < K -> 0 < xO -> 0 < xI -> 0 < xK -> nu <= xO -> nu <= xI -> nu <= xK ->
+  xO * xI * xK * K <= V * E ^ 3 -> V <= K * (X * Y * Z) ->
+  o' <= X -> i' <= Y -> k' <= Z -> o' <= o -> i' <= i -> k' <= k -> X + Y + Z <= S + (o' + i' + k') ->
+  3 * (nu * (xO * xI * xK)) <= E * (xO * xI * xK) * S + nu * (E * (o * (xI * xK) + i * (xO * xK) + k * (xO * xI))).
 Proof.
-move=> /subnK ex vo; set s := y + z; have -> : x + y + z - o = x - o + s by rewrite /s; lia.
-move: volume; rewrite -ex; set d := x - o => vol; have A : 4 * (y * z) <= s ^ 2 by rewrite nat_AGM2.
-rewrite !expnS !expn0 !muln1 in A vo *; case: (leqP s (2 * o)) => so.
-  apply: leq_trans (leq_mul (leqnn 4) vol) _; rewrite mulnCA leq_mul2l; apply/orP; right.
-  have := leq_mul (leqnn (d + o)) A; have := leq_mul (leqnn (s * d)) so; nia.
-apply: leq_trans (leq_mul (leqnn 4) vo) _; rewrite mulnCA leq_mul2l; apply/orP; right.
-apply: (@leq_trans (o * (2 * o * (2 * o)))); first by apply: eq_leq; lia.
-by rewrite leq_mul2l leq_mul ?orbT // (leq_trans (ltnW so)) ?leq_addl.
+move=> K0 x0 y0 z0 nx ny nz vol cube oX iY kZ oo ii kk sum.
+pose Q := xO * xI * xK; pose a := E * X * (xI * xK); pose b := E * Y * (xO * xK); pose c := E * Z * (xO * xI).
+have Q_le : Q <= E ^ 3 * (X * Y * Z).
+  rewrite -(leq_pmul2r K0); apply: leq_trans vol _; rewrite mulnC -mulnA leq_mul2l [X in _ <= X]mulnC cube orbT //.
+have abc : a * b * c = E ^ 3 * (X * Y * Z) * Q ^ 2.
+  by rewrite /a /b /c /Q !expnS !expn0; lia.
+have mean : 3 * Q <= a + b + c.
+  rewrite -(leq_exp2r _ _ (isT : 0 < 3)) expnMn; apply: leq_trans _ (amgm3 a b c); rewrite leq_mul2l /=.
+  by rewrite abc expnS leq_mul2r Q_le orbT.
+have part X' x p q w w' : nu <= x -> w' <= X' -> w' <= w -> p = x * q ->
+    nu * (E * X' * q) <= E * p * (X' - w') + nu * (E * (w * q)).
+  move=> nx' wX ww ->; rewrite -{1}(subnK wX) mulnDr mulnDl mulnDr; apply: leq_add.
+    apply: (@leq_trans (x * (E * (X' - w') * q))); first by rewrite leq_mul2r nx' orbT.
+    by move: (X' - w') => r; apply: eq_leq; nia.
+  by rewrite leq_mul2l -mulnA !leq_mul2l leq_mul2r ww !orbT.
+have PO := part X xO Q (xI * xK) o o' nx oX oo (esym (mulnA _ _ _)).
+have PI := part Y xI Q (xO * xK) i i' ny iY ii (ltac:(rewrite /Q; lia)).
+have PK := part Z xK Q (xO * xI) k k' nz kZ kk (ltac:(rewrite /Q; lia)).
+have rest : (X - o') + (Y - i') + (Z - k') <= S by lia.
+rewrite -/Q mulnCA; apply: leq_trans (leq_mul (leqnn nu) mean) _.
+rewrite !mulnDr -/a -/b -/c; apply: leq_trans (leq_add (leq_add PO PI) PK) _.
+move: (leq_mul (leqnn (E * Q)) rest); rewrite !mulnDr.
+move: (E * Q * (X - o')) (E * Q * (Y - i')) (E * Q * (Z - k')) (E * Q * S) => r1 r2 r3 r4.
+move: (nu * (E * (o * (xI * xK)))) (nu * (E * (i * (xO * xK)))) (nu * (E * (k * (xO * xI)))) => w1 w2 w3; lia.
 Qed.
-
-Lemma two_floors o i : o <= x -> i <= y -> i <= o -> V <= k * (o * i ^ 2) -> V <= k * (o * i * (x + y + z - o - i)).
-Proof.
-move=> /subnK ex /subnK ey io vo; move: volume; rewrite -ex -ey; set d := x - o; set e := y - i => vol.
-have -> : d + o + (e + i) + z - o - i = d + e + z by lia.
-case: (leqP i (d + e + z)) => s.
-  by apply: leq_trans vo _; rewrite leq_mul2l !expnS expn0 muln1 mulnA leq_mul2l s !orbT.
-apply: leq_trans vol _; rewrite leq_mul2l; apply/orP; right; have A : z * (i + e) <= i * o by nia.
-by have := leq_mul (leqnn d) A; have := leq_mul (leqnn (o * e)) (_ : z <= i); nia.
-Qed.
-End Floors.
-

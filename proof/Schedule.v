@@ -78,11 +78,13 @@ by rewrite (bigD1 y) //= eqxx big1 // => x /negbTE; rewrite eq_sym => ->.
 Qed.
 
 (* The words of the three tensors in a memory. *)
-Lemma memory_parts m : #|[set x | In _ _ x \in m]| + #|[set x | Ker _ _ x \in m]| + #|[set x | Out _ _ x \in m]| = #|m|.
+Lemma memory_parts m :
+  #|[set x | In _ _ x \in m]| + #|[set x | Ker _ _ x \in m]| + #|[set x | Out _ _ x \in m]| = #|m|.
 Proof.
 have part (X : finType) (k : X -> word) : #|[set x | k x \in m]| = \sum_x (k x \in m : nat).
   by rewrite -sum1_card big_mkcond; apply: eq_bigr => x _; rewrite inE; case: (_ \in m).
-rewrite !part -sum1_card [in RHS]big_mkcond /= (eq_bigr (fun x => (x \in m : nat))) => [|x _]; last by case: (x \in m).
+rewrite !part -sum1_card [in RHS]big_mkcond /=.
+rewrite (eq_bigr (fun x => (x \in m : nat))) => [|x _]; last by case: (x \in m).
 by rewrite !big_sumType /= addnC addnA.
 Qed.
 End Memory.
@@ -236,7 +238,8 @@ elim: cuts.+1 => [|n IH]; first by rewrite big_ord0.
 by rewrite big_ord_recr /= (take_more _ (place_le p n)) count_cat leq_add2r.
 Qed.
 
-Lemma cut : exists c : schedule out inp ker work group P cuts mem (minn step size_of_group), moved c <= all_received e.
+Lemma cut :
+  exists c : schedule out inp ker work group P cuts mem (minn step size_of_group), moved c <= all_received e.
 Proof.
 unshelve eexists.
   apply: (@Schedule _ _ _ _ out inp ker work _ group P cuts mem (minn step size_of_group) does
@@ -261,7 +264,8 @@ have part_of (X : finType) (f : X -> pred (event M A B C)) :
     \sum_p \sum_(j < cuts.+1) #|[set x | has (f x) (segment p j)]| <= \sum_x n (f x).
   rewrite exchange_big /=; apply: (@leq_trans (\sum_(j < cuts.+1) \sum_p \sum_x count (f x) (segment p j))).
     by apply: leq_sum => j _; apply: leq_sum => p _; apply: card_has.
-  rewrite exchange_big [X in _ <= X]exchange_big; apply: leq_sum => p _ /=; rewrite exchange_big; apply: leq_sum => x _.
+  rewrite exchange_big [X in _ <= X]exchange_big; apply: leq_sum => p _ /=.
+  rewrite exchange_big; apply: leq_sum => x _.
   exact: segments_count.
 have -> : all_received e =
     \sum_x n (sends (Out _ _ x)) + \sum_x n (receives (In _ _ x)) + \sum_x n (receives (Ker _ _ x)).
@@ -270,4 +274,25 @@ have -> : all_received e =
 under eq_bigr => p _ do rewrite !big_split /=.
 by rewrite !big_split /= !leq_add ?part_of.
 Qed.
+
+(* Inequality (2) for what is received. The weights satisfy the geometric inequality, all three words know the group.
+   *)
+Variables (w : M -> nat) (Q q : nat).
+Hypotheses (ag : forall u v, out u = out v -> group u = group v)
+  (bg : forall u v, inp u = inp v -> group u = group v).
+Hypothesis cg : forall u v, ker u = ker v -> group u = group v.
+Hypothesis geometry : forall V : {set M},
+  (\sum_(v in V) w v) ^ 3 <= Q * #|V| * (#|touched out V| * #|touched inp V| * #|touched ker V|).
+Hypothesis most : minn step size_of_group <= q.
+Let touched_words := #|touched out work| + #|touched inp work| + #|touched ker work|.
+
+Theorem executed : enough out inp ker work w Q q (all_received e + #|P| * cuts * mem + touched_words).
+Proof.
+have [c moved_le] := cut; apply: enough_le (received_enough ag bg cg geometry c) most _.
+by rewrite !leq_add2r.
+Qed.
+
+(* The same for the process that receives most. *)
+Theorem executed_most : enough out inp ker work w Q q (#|P| * most_received e + #|P| * cuts * mem + touched_words).
+Proof. by apply: enough_le executed (leqnn q) _; rewrite !leq_add2r average. Qed.
 End Cut.

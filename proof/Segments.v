@@ -59,8 +59,11 @@ by rewrite leq_mul2l !leq_mul ?total_groups ?orbT.
 Qed.
 End Parts.
 
-Lemma enough_le q S S' : enough q S -> S <= S' -> enough q S'.
-Proof. by move=> [x [y [z [f [v s]]]]] le; exists x, y, z; do !split=> //; apply: leq_trans le. Qed.
+Lemma enough_le q q' S S' : enough q S -> q <= q' -> S <= S' -> enough q' S'.
+Proof.
+move=> [x [y [z [f [v s]]]]] qq ss; exists x, y, z; do !split=> //; last exact: leq_trans ss.
+by apply: leq_trans v _; rewrite leq_mul2r leq_mul2l qq !orbT.
+Qed.
 
 (* A memory limit. A schedule cuts the work of every process into cuts+1 segments, with boundaries 0, ..., cuts+1. *)
 Record schedule (P : finType) (cuts mem q : nat) := Schedule {
@@ -106,7 +109,7 @@ Qed.
 Theorem received_enough P cuts mem q (s : schedule P cuts mem q) :
   enough q (moved s + #|P| * cuts * mem + (#|touched a work| + #|touched b work| + #|touched c work|)).
 Proof.
-apply: enough_le (accessed (most s)) _.
+apply: enough_le (accessed (most s)) (leqnn q) _.
 pose u p j := #|loads_b s p j :&: touched b work| + #|loads_c s p j :&: touched c work|.
 pose v p j := #|sums s p j :&: touched a work|.
 have part p (j : 'I_cuts.+1) :

@@ -9,11 +9,11 @@ from synth.bounds.certificate import certificate
 from synth.planning.plan import Plan
 
 
-def plan_certificate(plan: Plan) -> dict[str, Any]:
+def plan_certificate(plan: Plan, *, simple: bool = False) -> dict[str, Any]:
     """The certificate of the universal bound of a plan's layer, processes, memory and work balance.
 
-    JSON data, see `bounds.certificate`. Raises `InfeasibleError` for a training step, which has no
-    certificate, and for a plan with resident tensors.
+    JSON data, see `bounds.certificate`, also for `simple`. Raises `InfeasibleError` for a training step,
+    which has no certificate, and for a plan with resident tensors.
     """
     if plan.pass_ == "training":
         raise InfeasibleError("a certificate is about one pass; plan with --pass forward, not training")
@@ -26,6 +26,7 @@ def plan_certificate(plan: Plan) -> dict[str, Any]:
         plan.procs,
         limit_words=plan.limit_words,
         most_work=plan.distribution.most_real_work,
+        simple=simple,
     )
 
 

@@ -20,17 +20,20 @@ GRAIN = 2**48  # weights and squares are multiples of 1/GRAIN
 SLACKS = (1e-10, 1e-8, 1e-6, 1e-4)  # relative slacks of a constant; the first that can be proved is used
 
 
-def certificate(layer: Layer, procs: int, *, limit_words: int | None, most_work: int) -> dict[str, Any]:
+def certificate(
+    layer: Layer, procs: int, *, limit_words: int | None, most_work: int, simple: bool = False
+) -> dict[str, Any]:
     """The certificate of the universal bound of one pass, as JSON data with fractions as text "p/q".
 
     `limit_words`: memory per process, None for unlimited. `most_work`: the most multiply-adds of one
-    process, padding excluded. `certificate_check.check` explains the values, and checks each of them. Raises
-    `InputError` if the layer is too large to count.
+    process, padding excluded. `simple`: the constants are √min(N, R), for which the bound is proved by a
+    machine, and not the least that can be certified. `certificate_check.check` explains the values, and
+    checks each of them. Raises `InputError` if the layer is too large to count.
     """
     problem = layer.to_json()
     words, work, dims, flat = facts(problem)
     cap = min(most_work, max(1, work))
-    constants = {shape: _constant(*shape) for shape in _shapes(dims)}
+    constants = {shape: _constant(*shape, simple) for shape in _shapes(dims)}
     mass = Fraction(flat)
     for dim in dims:
         counts = tap_counts(dim)
@@ -78,11 +81,11 @@ def _shapes(dims: list[Dim]) -> list[tuple[int, int]]:
     return list(dict.fromkeys((outputs, len(taps)) for dim in dims for outputs, taps in classes(dim)))
 
 
-def _constant(outputs: int, taps: int) -> tuple[Fraction, Fraction]:
-    """(square, weight) of C(outputs, taps): the tightest that `proved` accepts, or √min(N, R)."""
-    target = hbl_constant(outputs, taps) ** 2
+def _constant(outputs: int, taps: int, simple: bool) -> tuple[Fraction, Fraction]:
+    """(square, weight) of C(outputs, taps): √min(N, R), or the tightest that `proved` accepts."""
     ceiling = Fraction(min(outputs, taps))
-    for slack in SLACKS:
+    target = ceiling if simple else hbl_constant(outputs, taps) ** 2
+    for slack in () if simple else SLACKS:
         square = min(ceiling, Fraction(math.ceil(target * (1 + slack) * GRAIN), GRAIN))
         if proved(outputs, taps, square):
             break

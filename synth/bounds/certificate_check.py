@@ -76,16 +76,15 @@ def _turned(dim: Dim, output_padding: int) -> Dim:
     return whole, kernel, stride, before, dilation, after
 
 
-def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
-    """The problem's (words per tensor, multiply-adds, spatial dimensions, product of the other loops).
+def loops(problem: dict[str, Any]) -> tuple[int, int, int, int, list[Dim]]:
+    """The problem's samples, groups, filters and channels of one group, and spatial dimensions.
 
-    `problem` is the layer's JSON. A transposed layer is counted as the convolution of which it is the
-    backward-data pass. In counts only the rows that are read, and multiply-adds with padding do not count.
-    Raises `InputError` if the layer is too large to count.
+    `problem` is the layer's JSON. A matrix product has a row for a sample. A transposed layer is the
+    convolution of which it is the backward-data pass.
     """
     if problem["kind"] == "matmul":
         m, n, k = problem["input"]
-        return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, [], m * n * k
+        return m, 1, n, k, []
     batch, channels, *sizes = problem["input"]
     keys = ("kernel", "stride", "padding", "dilation")
     dims = [_dim(*numbers) for numbers in zip(sizes, *(problem[key] for key in keys), strict=True)]
@@ -93,6 +92,16 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
     if problem.get("transposed"):  # backward-data of a convolution over the layer's output
         dims = [_turned(dim, more) for dim, more in zip(dims, problem["output_padding"], strict=True)]
         channels, filters = filters, channels
+    return batch, groups, filters // groups, channels // groups, dims
+
+
+def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
+    """The problem's (words per tensor, multiply-adds, spatial dimensions, product of the other loops).
+
+    `problem` is the layer's JSON, see `loops`. In counts only the rows that are read, and multiply-adds
+    with padding do not count. Raises `InputError` if the layer is too large to count.
+    """
+    batch, groups, filters, channels, dims = loops(problem)
     outs = inputs = taps = real = 1
     for dim in dims:
         size, kernel, stride, padding, dilation, after = dim
@@ -107,11 +116,11 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
         inputs *= sum(0 <= row < size for row in read)
         outs, taps, real = outs * out, taps * kernel, real * sum(tap_counts(dim))
     words = {
-        "Out": batch * filters * outs,
-        "In": batch * channels * inputs,
-        "Ker": filters * (channels // groups) * taps,
+        "Out": batch * groups * filters * outs,
+        "In": batch * groups * channels * inputs,
+        "Ker": groups * filters * channels * taps,
     }
-    flat = batch * filters * (channels // groups)
+    flat = batch * groups * filters * channels
     return words, flat * real, dims, flat
 
 

@@ -21,6 +21,7 @@ FOR_ONE_LAYER: dict[str, Any] = {
     **{name: getattr(PlanRequest, name) for name in ONE_LAYER},
     "relax": False,
     "certify": False,
+    "constants": None,
     "explain": None,
     "stop_after": "plan",
 }

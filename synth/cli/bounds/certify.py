@@ -19,9 +19,16 @@ def register(subparsers: Any) -> None:
         "check a certificate of a lower bound (`synth plan --certify`) in exact arithmetic",
         "bound.json",
         "bound.json --plan plan.json",
+        "bound.json --proved",
     )
     command.add_argument("certificate", metavar="FILE", help="a certificate (JSON); - is stdin")
     command.add_argument("--plan", metavar="FILE", help="a plan file that the certificate must be about")
+    command.add_argument(
+        "--proved",
+        action="store_true",
+        help="check it again with the checker that is proved in Coq, which must be installed; the "
+        "certificate has simple constants",
+    )
     command.set_defaults(run=run)
 
 
@@ -36,5 +43,9 @@ def run(args: argparse.Namespace) -> int:
         from synth.planning.plan_file import read_plan
 
         lines.append(check_plan(read_certificate(args.certificate), read_plan(args.plan)))
+    if args.proved:
+        from synth.bounds.proved_check import prove
+
+        lines += prove(read_certificate(args.certificate), args.certificate)
     show("\n".join(lines) + "\n")
     return 0

@@ -38,6 +38,12 @@ def register(subparsers: Any) -> None:
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the plan as one JSON object")
     form.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
+    command.add_argument(
+        "--constants",
+        choices=("best", "simple"),
+        help="with --certify: the least constants of residue classes that can be certified (default), or "
+        "those for which `synth certify --proved` knows a proof",
+    )
     form.add_argument(
         "--explain",
         nargs="?",
@@ -69,11 +75,13 @@ def run(args: argparse.Namespace) -> int:
             return _run_network(args)
     if args.whole_weights:
         raise UsageError(f"--whole-weights is for a network, not for the layer {args.layer}; leave it out")
+    if args.constants and not args.certify:
+        raise UsageError(f"--constants {args.constants} is about a certificate; add --certify")
     plan = plan_of(args)
     if args.certify:
         from synth.analysis.certificate import plan_certificate
 
-        put(json_text(plan_certificate(plan)), args.output)
+        put(json_text(plan_certificate(plan, simple=args.constants == "simple")), args.output)
         return 0
     if args.explain:
         from synth.reports.derivation import explain

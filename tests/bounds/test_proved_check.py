@@ -1,0 +1,249 @@
+"""The checker that is proved in Coq accepts what is true of a layer, to the last word, and nothing false."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import random
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from seeded_problems import random_layer
+
+from synth.base.errors import CheckError, InputError, SynthError, UsageError
+from synth.bounds import proved_check
+from synth.bounds.assumptions import claim
+from synth.bounds.certificate import certificate
+from synth.bounds.certificate_check import check, digest
+from synth.bounds.proved_check import prove, verdicts
+from synth.cli.main import main
+from synth.layer.layer import Layer, load_layer
+
+LAYERS = [
+    path
+    for path in sorted(Path("examples").rglob("*.yaml"))
+    if path.parent.name not in ("networks", "schemas")
+]
+MUTANTS = 500
+NUMBERS = (
+    "procs",
+    "most_work",
+    "multiply_adds",
+    "segments",
+    "memory_words",
+    "sizes",
+    "nu",
+    "x",
+    "multipliers",
+    "words",
+)
+NAMES = (
+    *NUMBERS,
+    "square",
+    "weight",
+    "outputs",
+    "taps",
+    "input",
+    "out_channels",
+    "kernel",
+    "stride",
+    "padding",
+    "dilation",
+)
+needs_coq = pytest.mark.skipif(
+    shutil.which("coqc") is None, reason=f"coq is not installed: apt-get install {proved_check.PACKAGES}"
+)
+
+
+def made(layer: Layer, procs: int, limit_words: int | None = None, simple: bool = True) -> dict[str, Any]:
+    """A certificate at equal work."""
+    work = -(-layer.nest.real_work // procs)
+    return certificate(layer, procs, limit_words=limit_words, most_work=work, simple=simple)
+
+
+def limits(layer: Layer, procs: int) -> tuple[int | None, ...]:
+    """No memory limit, one of twice the owned words, and one so small that work is cut into segments."""
+    owned = sum(layer.nest.words.values()) // procs
+    return None, 2 * owned, owned // 8 + 8
+
+
+def edited(data: dict[str, Any], **change: Any) -> dict[str, Any]:
+    """A certificate with changed numbers, whose claim and digest fit them."""
+    new = {**copy.deepcopy(data), **change}
+    new["claim"] = claim(new["words"], new["procs"], new["most_work"], new["memory_words"])
+    return {**new, "digest": digest(new)}
+
+
+def true(data: dict[str, Any]) -> bool:
+    """Whether `check`, which is another derivation, accepts a certificate."""
+    try:
+        check(data)
+    except (CheckError, ValueError, ArithmeticError):
+        return False
+    return True
+
+
+def raised(data: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any]]:
+    """A number of a certificate that was changed, and the changed certificate."""
+    name = rng.choice(NAMES)
+    step, factor = (
+        rng.choice((1, -1, 2, 1000)),
+        Fraction(rng.choice((1, 3, 5, 999)), rng.choice((2, 4, 1000))),
+    )
+    if name in ("procs", "most_work", "multiply_adds", "segments"):
+        return name, edited(data, **{name: max(1, data[name] + step)})
+    if name == "memory_words":
+        return name, edited(data, memory_words=max(1, (data[name] or 0) + step))
+    if name in ("nu", "words"):
+        return name, edited(data, **{name: str(Fraction(data[name]) * factor)})
+    if name in ("sizes", "x", "multipliers"):
+        tensor = rng.choice(("Out", "In", "Ker"))
+        value = data[name][tensor]
+        other = value + step if name == "sizes" else str(Fraction(value) * factor + (name == "multipliers"))
+        return name, edited(data, **{name: {**data[name], tensor: other}})
+    if name in ("square", "weight", "outputs", "taps"):
+        constants = copy.deepcopy(data["constants"])
+        if constants:
+            each = rng.choice(constants)
+            value = each[name]
+            each[name] = str(Fraction(value) * factor) if isinstance(value, str) else max(1, value + step)
+        return name, edited(data, constants=constants)
+    layer = Layer.from_json(data["problem"], "the certificate")
+    value = getattr(layer, name)
+    if isinstance(value, tuple) and value:
+        place = rng.randrange(len(value))
+        other = (*value[:place], max(0, value[place] + step), *value[place + 1 :])
+    else:
+        other = value + layer.groups if isinstance(value, int) else value
+    try:
+        return name, edited(data, problem=dataclasses.replace(layer, **{name: other}).to_json())
+    except SynthError:
+        return name, data
+
+
+@needs_coq
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_certificates_of_all_examples_are_accepted_up_to_the_last_word() -> None:
+    found, wanted = [], []
+    for path in LAYERS:
+        layer = load_layer(str(path))
+        for procs in (4, 64, 1000):
+            for limit_words in limits(layer, procs):
+                data = made(layer, procs, limit_words)
+                top = Fraction(data["words"])
+                found += [edited(data, words=str(math.floor(top) + more)) for more in (0, 1)]
+                wanted += [True, False]
+    assert len(found) > 2 * 9 * 60
+    assert verdicts(found) == wanted
+
+
+@needs_coq
+@pytest.mark.slow
+def test_random_layers_are_counted_as_coq_counts_them() -> None:
+    """Strides, dilations, uneven padding, groups and transposed layers, with and without several segments."""
+    rng, datas = random.Random(11), []
+    while len(datas) < 300:
+        layer, procs = random_layer(rng, 2, 9), rng.randint(1, 9)
+        datas.append(made(layer, procs, rng.choice((None, rng.randint(3, 200)))))
+    assert any(data["segments"] > 1 for data in datas)
+    assert all(verdicts(datas))
+    assert not any(verdicts(edited(data, multiply_adds=data["multiply_adds"] + 1) for data in datas))
+
+
+@needs_coq
+@pytest.mark.slow
+def test_changed_certificates_are_refused_when_they_are_false() -> None:
+    rng, false, kept, count = random.Random(5), [], [], Counter[str]()
+    bases = [
+        made(load_layer("examples/conv.yaml"), 64),
+        made(load_layer("examples/grouped.yaml"), 64),
+        made(load_layer("examples/resnet50/conv3_x_3x3_first.yaml"), 64, 20_000),
+        made(Layer.matmul(640, 320, 480), 8, 6000),
+        made(Layer.conv1d((2, 3, 40), 4, 3, dilation=2, stride=3, padding=2), 4),
+    ]
+    assert all(data["words"] != "0" for data in bases)
+    while len(false) < MUTANTS:
+        name, data = raised(rng.choice(bases), rng)
+        if true(data):
+            kept.append(data)
+        else:
+            false.append(data)
+            count[name] += 1
+    assert set(count) == set(NAMES)
+    assert kept
+    assert not any(verdicts(false))
+    assert all(verdicts(kept))
+
+
+@needs_coq
+@pytest.mark.slow
+def test_the_command_names_the_theorem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "bound.json")
+    assert (
+        main(
+            ["plan", "examples/conv.yaml", "--procs", "64", "--certify", "--constants", "simple", "-o", file]
+        )
+        == 0
+    )
+    assert main(["certify", "--proved", file]) == 0
+    printed = capsys.readouterr().out
+    assert "without axioms: theorems certified_forward" in printed
+    assert printed.splitlines()[-1].endswith(f"{json.loads(Path(file).read_text())['words']} words or more")
+
+
+def test_best_constants_are_refused_in_one_sentence() -> None:
+    data = made(load_layer("examples/conv.yaml"), 64, simple=False)
+    with pytest.raises(
+        InputError,
+        match=r"bound\.json: C\(14,3\)² <= 2\.91\d+ is below min\(14, 3\) = 3, .*--constants simple",
+    ):
+        prove(data, "bound.json")
+
+
+def test_simple_constants_are_the_least_that_need_no_certificate() -> None:
+    data = made(load_layer("examples/conv.yaml"), 64)
+    check(data)
+    assert [(each["square"], each["taps"]) for each in data["constants"]] == [("3", 3)]
+    assert Fraction(data["words"]) < Fraction(
+        made(load_layer("examples/conv.yaml"), 64, simple=False)["words"]
+    )
+
+
+def test_without_coq_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(
+        UsageError, match=r"coqc cannot be started .*; install the Debian packages coq libcoq"
+    ):
+        prove(made(load_layer("examples/conv.yaml"), 64), "bound.json")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "fault", "message"),
+    [
+        ("     = false\n     : bool\n", 1, CheckError, "the proved checker refuses this certificate"),
+        ("     = true\n     : bool\nAxioms:\nA : False\n", 0, CheckError, "Coq did not accept the proof"),
+        ("", 1, CheckError, r"Coq did not accept the proof \(Error: broken\)"),
+    ],
+)
+def test_answers_of_coq(
+    monkeypatch: pytest.MonkeyPatch, answer: str, code: int, fault: type[Exception], message: str
+) -> None:
+    done = subprocess.CompletedProcess(["coqc"], code, answer, "x\nError: broken\n")
+    asked: Callable[[str], Any] = lambda text: done  # noqa: E731
+    monkeypatch.setattr(proved_check, "_coq", asked)
+    with pytest.raises(fault, match=message):
+        prove(made(load_layer("examples/conv.yaml"), 64), "bound.json")
+
+
+def test_constants_are_about_a_certificate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "examples/conv.yaml", "--procs", "4", "--constants", "simple"]) == 2
+    assert "--constants simple is about a certificate; add --certify" in capsys.readouterr().err
