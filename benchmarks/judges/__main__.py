@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.faults import fork_start
 from benchmarks.judges.cases import BASES, CUTS, DTYPES, VERDICTS, Case, Outcome, store, stored
+from benchmarks.judges.databases import infos
 from benchmarks.judges.selection import Selection
 
 
@@ -30,6 +31,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warnings.simplefilter("ignore")
     fork_start.load()
+    for base in ("modules", "operators"):
+        infos(base)  # before ranks are forked
     from benchmarks.judges.pool import Pool
 
     results = Path(args.results)

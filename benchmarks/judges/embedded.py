@@ -146,15 +146,15 @@ class Embedded(nn.Module):
         elif further == "parameter" and values.dtype.is_floating_point:
             self.params[key] = nn.Parameter(values)
             self.places[n] = "parameter", key
-        elif further == "attribute":
-            self.attributes[key] = values
-            self.places[n] = "attribute", key
         elif further == "made":
             self.constants[key] = Constant(values)
             self.places[n] = "made", key
         elif further == "input":
             self.places[n] = "input", len(self.given)
             self.given.append(values)
+        elif further == "attribute" or not self.inside:
+            self.attributes[key] = values
+            self.places[n] = "attribute", key
         else:
             self.register_buffer(key, values)
             self.places[n] = "buffer", key

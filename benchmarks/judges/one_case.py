@@ -242,8 +242,8 @@ class Trial:
         grads = [each.grad for each in right.model.parameters() if each.grad is not None]
         steepest = max((float(each.abs().max()) for each in grads), default=0.0)
         for each in (right.model, net, *([] if exact is None else [exact.model])):
-            if 0 < steepest < float("inf"):
-                torch.optim.SGD(each.parameters(), lr=STEP / steepest).step()
+            if steepest < float("inf") and any(True for _ in each.parameters()):
+                torch.optim.SGD(each.parameters(), lr=STEP / max(1.0, steepest)).step()
         self.stage = "state"
         if not right.random:
             self.state(net)

@@ -7,7 +7,6 @@ values for each tensor. A shape that depends on them is not known before the val
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,22 +20,24 @@ Filler = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(like.shape, dtype=like.dtype)
+    return torch.zeros(like.shape)
 
 
 def _ones(like: torch.Tensor) -> torch.Tensor:
-    return torch.ones(like.shape, dtype=like.dtype)
+    return torch.ones(like.shape)
 
 
 def _mixed(like: torch.Tensor) -> torch.Tensor:
     """Zeros and ones by turns; of floating-point numbers, all of them others."""
-    count = torch.arange(max(1, math.prod(like.shape)))[: like.numel()]
+    count = torch.arange(like.numel())
     floats = like.is_floating_point() or like.is_complex()
-    values = 1 / (2.0 + count) if floats else count % 2
-    return values.reshape(like.shape).to(like.dtype)
+    return (1 / (2.0 + count) if floats else count % 2).reshape(like.shape)
 
 
 FILLERS: tuple[Filler, ...] = (_zeros, _ones, _mixed)
+# those that look at values, or pick words by a mask of which the shape is known
+ON_HOST: set[Any] = {torch.cov, torch.corrcoef, torch.combinations}
+ON_HOST |= {torch.Tensor.cov, torch.Tensor.corrcoef}
 
 
 def made_on_host(function: Any, args: Any, kwargs: Any) -> Any:
@@ -50,8 +51,8 @@ def made_on_host(function: Any, args: Any, kwargs: Any) -> Any:
     found: list[Any] = []
     for fill in FILLERS:
         try:
-            with torch._C.DisableTorchFunction(), torch.no_grad(), torch.device("cpu"):
-                found.append(function(*_with(args, fill), **_with(kwargs, fill)))
+            with torch._C.DisableTorchFunction(), torch.device("cpu"):
+                found.append(function(*_filled(args, fill), **_filled(kwargs, fill)))
         except Exception:  # values that the function refuses
             continue
     if len(found) < 2 or len({_kind(each) for each in found}) > 1:
@@ -59,12 +60,25 @@ def made_on_host(function: Any, args: Any, kwargs: Any) -> Any:
     leaves = _pytree.tree_leaves(found[0])
     if not leaves or not all(isinstance(each, torch.Tensor) for each in leaves):
         return NotImplemented
-    return _with(found[0], lambda each: torch.empty_like(each, device="meta"))
+    trained = [each.sum() for each in tensors_in((args, kwargs)) if each.requires_grad]
+
+    def on_meta(each: torch.Tensor) -> torch.Tensor:
+        empty = torch.empty(each.shape, dtype=each.dtype, device="meta")
+        return sum(trained, empty).to(each.dtype) if each.requires_grad else empty
+
+    return _with(found[0], on_meta)
 
 
-def _with(given: Any, fill: Filler) -> Any:
+def _filled(given: Any, fill: Filler) -> Any:
+    """Arguments with values, which ask for gradients where they did."""
+    return _with(
+        given, lambda each: fill(each).to(each.dtype).requires_grad_(each.requires_grad)
+    )
+
+
+def _with(given: Any, change: Filler) -> Any:
     return _pytree.tree_map(
-        lambda each: fill(each) if isinstance(each, torch.Tensor) else each, given
+        lambda each: change(each) if isinstance(each, torch.Tensor) else each, given
     )
 
 

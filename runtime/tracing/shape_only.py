@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from synth.runtime.tracing.host_shapes import ON_HOST, made_on_host
+
 SMOOTH = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # mode -> dims
 
 
@@ -58,6 +60,8 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     `NotImplemented` for another function, and where torch itself shall compute it: for
     arguments that it may refuse, under autocast, and where only parameters are trained.
     """
+    if function in ON_HOST:
+        return made_on_host(function, args, kwargs)
     if function is functional.batch_norm:
         return _batch_norm(*args, **kwargs)
     if function is functional.group_norm:

@@ -24,7 +24,12 @@ from synth.runtime.tensor.operations import (
     weight_norm,
 )
 from synth.runtime.tensor.operations.gathered import gathered, is_view, tensors_of
-from synth.runtime.tensor.operations.operands import NoParts, short_name, written
+from synth.runtime.tensor.operations.operands import (
+    NoParts,
+    changed_by,
+    short_name,
+    written,
+)
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
@@ -51,9 +56,8 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             f"{short_name(func)} mixes a partitioned tensor and a {other.__name__};"
             " convert one of them: full_tensor() gives a plain tensor"
         )
-    target = written(func)
-    if target is not None:
-        _refuse_copies(func, kwargs[target] if target in kwargs else args[0])
+    if written(func):
+        _refuse_copies(func, changed_by(func, args, kwargs))
     rule = rule_of(func)
     try:
         made = rule(func, args, kwargs)

@@ -19,6 +19,7 @@ from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.user_lines import user_line
 from synth.runtime.tensor.operations.operands import (
+    changed_by,
     on_wholes,
     short_name,
     to_whole,
@@ -56,7 +57,7 @@ def gathered(func: Any, args: Any, kwargs: Any) -> Any:
     if torch.Tag.nondeterministic_seeded in func.tags:
         generator = kwargs.get("generator")
         require_same_generators(parts[0]._partition, generator, parts[0].device)
-    if written(func) is not None:
+    if written(func):
         return _changed(func, args, kwargs)
     made = on_wholes(func, args, kwargs)
     return _copies(made, parts[0]._partition) if is_view(func) else made
@@ -83,28 +84,13 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Any:
     wholes = [to_whole(each) for each in given]
     new_args, new_kwargs = _pytree.tree_unflatten(wholes, spec)
     made = func(*new_args, **new_kwargs)
-    changed = {id(each) for each in _written(func, new_args, new_kwargs)}
+    changed = {id(each) for each in changed_by(func, new_args, new_kwargs)}
     back = {}
     for one, whole in zip(given, wholes, strict=True):
         if isinstance(one, PartitionedTensor) and id(whole) in changed:
             one._local.copy_(one._partition.cut(whole))
             back[id(whole)] = one
     return _pytree.tree_map(lambda each: back.get(id(each), each), made)
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors among the arguments that an operation changes."""
-    schema = func._schema.arguments
-    named = {each.name: value for each, value in zip(schema, args, strict=False)}
-    named.update(kwargs)
-    changed = [
-        named[each.name]
-        for each in schema
-        if each.alias_info is not None
-        and each.alias_info.is_write
-        and each.name in named
-    ]
-    return list(_pytree.tree_leaves(changed))
 
 
 def _tell(name: str, words: int, ranks: Ranks) -> None:

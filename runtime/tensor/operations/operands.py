@@ -88,12 +88,22 @@ def wrap(result: Any, partition: Partition) -> Any:
 
 
 @lru_cache(2**12)
-def written(func: Any) -> str | None:
-    """The name of the first argument that an operation changes; None for none."""
-    for argument in func._schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            return str(argument.name)
-    return None
+def written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments that an operation changes."""
+    return tuple(
+        (place, str(argument.name))
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def changed_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operation changes, those in lists one by one."""
+    found = list[Any]()
+    for place, name in written(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        found += value if isinstance(value, list | tuple) else [value]
+    return found
 
 
 @lru_cache(2**12)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from synth.runtime.tensor.operations.operands import (
+    changed_by,
     common_partition,
     on_wholes,
     to_partition,
@@ -23,9 +24,8 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
 
     An operation that changes a plain tensor gets whole operands.
     """
-    target = written(func)
-    if target is not None:
-        return _changed(func, args, kwargs, kwargs.get(target, args[0]))
+    if written(func):
+        return _changed(func, args, kwargs, changed_by(func, args, kwargs)[0])
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     base = common_partition(tensors)
     here = [to_partition(each, base) for each in args]
@@ -65,7 +65,7 @@ def foreach(func: Any, args: Any, kwargs: Any) -> Any:
         ]
 
     result = func(*map(here, args), **{k: here(v) for k, v in kwargs.items()})
-    if result is None or written(func) is not None:
+    if result is None or written(func):
         return result
     pairs = zip(result, bases, strict=True)
     return [each if base is None else wrap(each, base) for each, base in pairs]
@@ -75,7 +75,7 @@ def _base(first: Any, args: Any, place: int, func: Any) -> Partition | None:
     """Where the tensors at one place of the lists are computed; None for wholes."""
     if isinstance(first, PartitionedTensor):
         return first._partition
-    if written(func) is not None:
+    if written(func):
         return None
     for values in args[1:]:
         listed = isinstance(values, list | tuple) and place < len(values)

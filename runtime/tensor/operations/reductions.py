@@ -228,6 +228,8 @@ def spread(func: Any, args: Any, kwargs: Any) -> Any:
     centered = (given._local - mean).to(wide(given.dtype))
     squares = summed(centered.square(), partition)
     variance = (squares / max(0, given.numel() - correction)).to(given.dtype)
+    if keeps_dims(func, args, kwargs):
+        variance, mean = (each.reshape([1] * given.dim()) for each in (variance, mean))
     if func._schema.name.startswith("aten::var_mean"):
         return variance, mean
     return variance.sqrt() if "std" in func._schema.name else variance

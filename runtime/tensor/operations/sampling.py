@@ -33,7 +33,7 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
     else:
         whole = torch.empty(given.shape, dtype=given.dtype, device=given.device)
     drawn = func(whole, *map(to_whole, args[1:]), **kwargs)
-    if written(func) is None:
+    if not written(func):
         return PartitionedTensor(partition.cut(drawn).contiguous(), partition)
     given._local.copy_(partition.cut(drawn))
     return given
