@@ -152,6 +152,31 @@ class PartitionedTensor(torch.Tensor):
         """The interval of each dimension that this rank holds."""
         return self._partition.box
 
+    @property
+    def data(self) -> torch.Tensor:
+        """The same words without gradients."""
+        data: torch.Tensor = vars(torch._C.TensorBase)["data"].__get__(self)
+        return data
+
+    @data.setter
+    def data(self, values: torch.Tensor) -> None:
+        """Take other words: the whole, the same on all ranks, or partitioned alike.
+
+        Raises `ValueError` for another shape or partition.
+        """
+        given, place = values.detach(), self._partition
+        if given.shape == self.shape and not isinstance(given, PartitionedTensor):
+            own = place.cut(given).clone(memory_format=torch.contiguous_format)
+            given = PartitionedTensor(own, place)
+        if not isinstance(given, PartitionedTensor) or given._partition != place:
+            raise ValueError(
+                f"data of a partitioned tensor of {tuple(self.shape)} was set to"
+                f" {tuple(given.shape)}, not to the whole, nor to words that lie alike;"
+                " give the whole, or assign another parameter to the module"
+            )
+        vars(torch._C.TensorBase)["data"].__set__(self, given)
+        self._local = given._local
+
     # -- protocols of torch -----------------------------------------------------------
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

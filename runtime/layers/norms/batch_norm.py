@@ -210,11 +210,11 @@ class BatchNorm(nn.Module):
         weight, bias = self._scale_and_shift()
         running: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
         rate = 0.0
-        tracked = self.training and self.track_running_stats
-        if tracked and self.running_mean is not None:
+        if self.training and self.track_running_stats:
             rate = self._counted_rate()
-            if self.running_mean.numel():  # else other ranks hold them
-                running = self.running_mean, self.running_var
+            held = self.running_mean
+            if held is not None and held.numel():  # else other ranks hold them
+                running = held, self.running_var
         return of_its_batch(given, running, (weight, bias), rate, self.eps)
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -257,9 +257,9 @@ class BatchNorm(nn.Module):
 
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Update running statistics, with the unbiased variance, as torch does."""
+        rate = self._counted_rate()
         if self.running_mean is None or self.running_var is None:
             return
-        rate = self._counted_rate()
         if not self.running_mean.numel():  # other ranks hold them
             return
         words = self.shared.words

@@ -67,6 +67,7 @@ class Watch:
         self._stored = [each for each in found.stored if each]
         self._values = [each.values() for each in self._stored]  # views, which follow
         self._constants = found.constants
+        self._parts = list(found.modules.values())[1:]  # the first is not kept alive
         self._kept = self._of_tensors()
 
     def same(self) -> bool:
@@ -83,13 +84,13 @@ class Watch:
         (values, *kept), (now, *found) = self._kept, self._of_tensors()
         return len(values) == len(now) and all(map(is_, values, now)) and kept == found
 
-    def _of_tensors(self) -> tuple[list[Any], list[str], list[int]]:
-        """The tensors and modules, their names, and how often constants were changed.
-
-        Their words are not compared.
+    def _of_tensors(self) -> tuple[list[Any], list[Any], list[str], list[int]]:
+        """The tensors and modules, their classes and names, and how often constants
+        were changed. Words of tensors are not compared.
         """
         return (
             list(chain.from_iterable(self._values)),
+            [type(self.model), *map(type, self._parts)],
             list(chain.from_iterable(self._stored)),
             [each._version for each in self._constants if not each.is_inference()],
         )

@@ -199,6 +199,35 @@ def doubled(net: Any) -> None:
     net.head.weight = nn.Parameter(net.head.weight.detach() * 2)
 
 
+@effective("data of a parameter is assigned", False)
+def data(net: Any) -> None:
+    net.head.weight.data = torch.ones(5, 4, 1, 1).double()
+    net.head.bias.data = net.head.bias.data * 2
+
+
+@effective("running statistics are removed")
+def no_statistics(net: Any) -> None:
+    net.bn.running_mean = net.bn.running_var = None
+
+
+class Doubled(nn.Conv2d):
+    """A convolution whose class is set later."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@effective("a module has another class")
+def other_class(net: Any) -> None:
+    net.head.__class__ = Doubled
+
+
+@effective("convolution and norm are fused")
+def fused(net: Any) -> None:
+    net.eval()
+    net.conv, net.bn = utils.fuse_conv_bn_eval(net.conv, net.bn), nn.Identity()
+
+
 @effective("a weight of more filters")
 def more_filters(net: Any) -> None:
     net.head.weight, net.head.bias = nn.Parameter(torch.randn(6, 4, 1, 1).double()), None
@@ -290,6 +319,11 @@ def weight_norm(net: Any) -> None:
 @effective("parametrizations.spectral_norm")
 def spectral_norm(net: Any) -> None:
     parametrizations.spectral_norm(net.head)
+
+
+@effective("parametrizations.orthogonal")
+def orthogonal(net: Any) -> None:
+    parametrizations.orthogonal(net.head)
 
 
 @effective("utils.weight_norm, by a hook")
