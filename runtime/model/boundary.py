@@ -107,7 +107,8 @@ def left(made: torch.Tensor, place: Partition, what: Callable[[], str]) -> torch
     plain tensor, the same on all ranks.
     """
     kind: Any = FromLocal if place.shape else Number
-    out: torch.Tensor = kind.apply(made, place, what)
+    words = made.resolve_conj().resolve_neg()  # not a view that says so by a flag
+    out: torch.Tensor = kind.apply(words, place, what)
     return out
 
 

@@ -79,6 +79,7 @@ SPECTRAL: dict[str, Callable[[], Called]] = {
         lambda m, h, g: (h * m.w.conj().resolve_conj()).real, w=lambda: weights(8, 1)
     ),
     "resolve_neg": of(lambda m, h, g: fft.fft(h).conj().imag.resolve_neg() + g.resolve_neg()),
+    "conjugate as output": of(lambda m, h, g: fft.fft(h).conj()),
     "imaginary part of a conjugate as output": of(lambda m, h, g: fft.fft(h).conj().imag),
     "angle, polar, parts": of(
         lambda m, h, g: torch.polar(h.abs() + 1, g).angle() + torch.complex(h, g).abs()
