@@ -74,7 +74,7 @@ class LayerPlanner:
         if self.decided is not None:
             plan = self.decided.plan(layer, self.ranks, self.inference)
         elif isinstance(how, Plan):
-            given = PlacedGrid(how.grid, how.order)
+            given = PlacedGrid(how.grid, how.order, how.turned)
             plan = resident_plan(layer, self.ranks, given, None) if self.inference else how
         else:
             plan = self.plan(layer, how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -122,10 +122,11 @@ class LayerPlans:
         placed = self.placed[layer.name]
         limit_words = self.limit_words[layer.name] if self.resident == inference else None
         known = self.programs.get(layer.name) if self.resident == inference else None
-        if inference:
-            return resident_plan(layer, procs, placed, limit_words, known)
         if not set(placed.turned) <= set(layer.nest.turnable):
             raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
+        if inference:  # rows are chosen for the words of the one work
+            placed = placed if self.resident else replace(placed, turned=())
+            return resident_plan(layer, procs, placed, limit_words, known)
         resident = KER if layer.name in self.whole else frozenset[Tensor]()
         if known is None:
             nest = layer.nest.turn(placed.turned)
@@ -172,7 +173,8 @@ def resident_plan(
     nothing fits the limit.
     """
     if known is None:
-        distribution = Distribution(layer.nest, placed.grid, placed.order, KER, ghosts=False)
+        nest = layer.nest.turn(placed.turned)
+        distribution = Distribution(nest, placed.grid, placed.order, KER, ghosts=False)
         forward = PassPlan(pass_="backward-data") if layer.transposed else PassPlan()
         found, _ = choose_resident_tiling(distribution, limit_words, forward)
         known = None if found is None else found.pass_plans
@@ -235,7 +237,7 @@ def _plan(
         later=tuple(later),
         order=placement(placed.grid, placed.order),
         resident=resident,
-        turned=placed.turned if later else (),
+        turned=placed.turned,
         ghosts=False,
     )
 

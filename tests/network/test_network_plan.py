@@ -62,7 +62,7 @@ layers:
         ("resnet50", 16, 1.0),  # stationary-w everywhere is the best
         ("resnet50", 64, 0.9721),
         ("wrn50_4", 16, 1.0),
-        ("wrn50_4", 64, 0.9728),
+        ("wrn50_4", 64, 0.9738),
         ("vgg16", 16, 1.0),
         ("vgg16", 64, 0.9929),
         ("cosmoflow", 16, 1.0),

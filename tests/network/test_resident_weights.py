@@ -72,6 +72,45 @@ def test_words_are_those_of_activations() -> None:
     assert FREE.resident_words == weights(FREE) > sharded.resident_words
 
 
+HEADS = """
+network: heads
+input: [1, 64, 32, 48]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 16, kernel: [3, 5], padding: [1, 2], stride: [1, 2]}}
+  - {name: up, conv2d: {out_channels: 8, kernel: 4, stride: 2, padding: 1, transposed: true}}
+  - {name: c, conv2d: {out_channels: 3, kernel: 3, padding: 1}}
+"""
+
+
+@pytest.mark.parametrize("share", [None, 1.0, 0.95])
+@pytest.mark.parametrize("procs", [4, 12])
+def test_layers_are_cut_by_input_rows_where_that_moves_fewer_words(procs: int, share: float | None) -> None:
+    """Axis by axis, and also under a limit of the memory."""
+    network = parse_network(HEADS, "heads.yaml")
+    free = plan_network(network, NetworkRequest(procs, resident_weights=True, exact_procs=True))
+    limit = None if share is None else int(share * free.held_bytes)
+    plan = plan_network(network, replace(free.request, limit_bytes=limit))
+    fewer = 0
+    for node, placed, cost in zip(network.planned, plan.placed_grids, plan.layer_costs, strict=True):
+        assert node.layer is not None
+        forward = PassPlan(pass_="backward-data") if node.layer.transposed else PassPlan()
+        words = {}
+        for count in range(3):
+            for turned in itertools.combinations(node.layer.nest.turnable, count):
+                if all(getattr(placed.grid, axis) > 1 for axis in turned):
+                    cut = Distribution(node.layer.nest.turn(turned), placed.grid, resident=KER)
+                    if not turned or cut.load <= cut.most_work.size:
+                        words[turned] = received(cut, forward).most_in_all()
+        assert cost >= words[placed.turned]
+        fewer += words[()] - words[placed.turned]
+        if limit is None:
+            assert cost == words[placed.turned] == min(words.values())
+    assert fewer > 0
+    if limit is not None:
+        assert plan.held_bytes <= limit
+
+
 def test_every_rank_owns_its_slice() -> None:
     nest = NETWORK.planned[0].layer.nest  # type: ignore[union-attr]
     d = Distribution(nest, PerAxis(h=2, k=2), resident=KER)

@@ -9,6 +9,7 @@ import pytest
 
 from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.layer import Layer
+from synth.network.grids.grid_family import largest_block
 from synth.network.grids.grid_table import grids_of, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, PlacedGrid
@@ -37,8 +38,7 @@ def _exact(candidates: GridCandidates, grids: list[PerAxis], turned: tuple[str, 
     """Words counted on all ranks."""
     request, kind = candidates.request, candidates.layer_class
     nest = kind.nest.turn(turned)  # type: ignore[arg-type]
-    resident = frozenset() if turned else request.resident
-    boxes = OwnedBoxes(nest, [PlacedGrid(grid) for grid in grids], request.procs, resident)
+    boxes = OwnedBoxes(nest, [PlacedGrid(grid) for grid in grids], request.procs, request.resident)
     found: list[int] = boxes.words(kind.passes(request.training), kind.weighted, request.saves)[0].tolist()
     return found
 
@@ -61,11 +61,16 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
         assert all(candidates._seen[grid] <= candidates._words[grid] for grid in grids)
         ratios += [count / bound for count, bound in zip(words, least.tolist(), strict=True) if bound]
         for grid in grids:
-            turned = candidates._turn(grid)
-            if turned:
-                count = _exact(candidates, [grid], turned)
-                assert candidates._counted(GridDistributions(kind.nest.turn(turned)), [grid]) == count
-                assert candidates._least_turned(grid) <= count[0]
+            fewest = dict(zip(grids, words, strict=True))[grid]
+            for turned, cut in candidates._of_turned.items():
+                if not all(candidates._may_turn(axis, getattr(grid, axis)) for axis in turned):
+                    continue
+                (count,) = _exact(candidates, [grid], turned)
+                assert candidates._counted(cut, [grid]) == [count]
+                assert candidates._least_turned[turned][candidates.grids.places[grid]] <= count
+                if cut[grid].load <= largest_block(kind.nest, grid).size:
+                    fewest = min(fewest, count)
+            assert candidates.cost(candidates.cut(PlacedGrid(grid))) == fewest
     assert np.median(ratios) < 1.25
 
 
@@ -77,7 +82,7 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
         candidates, counted, together = (GridCandidates(kind, request) for _ in range(3))
         grids = grids_of(counted.grids.rows)
         counted.placed(grids)
-        costs = {grid: counted.cost(PlacedGrid(grid)) for grid in grids}
+        costs = {grid: counted.cost(counted.cut(PlacedGrid(grid))) for grid in grids}
         selections = (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False))
         together.search_together([(5, axes, full) for axes, full in selections])
         for axes, full in selections:

@@ -6,6 +6,7 @@ The planner solves several choices among overlapping options: one per single str
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -39,9 +40,11 @@ class GrowingBoxes:
         return len(self._number)
 
     def add(self, placed: Sequence[PlacedGrid]) -> Array:
-        """The numbers of some grids, among them new ones."""
+        """The numbers of some grids, among them new ones. What a rank owns does not depend on turned axes."""
         number = self._number
-        return np.array([number.setdefault(each, len(number)) for each in placed], np.intp)
+        return np.array(
+            [number.setdefault(replace(each, turned=()), len(number)) for each in placed], np.intp
+        )
 
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of a tensor, of all grids so far."""

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class GridCandidates:
     """All grids of one layer class, sorted by a lower bound of their cost.
 
     Costs are words received by the most-receiving process, or seconds, as the request's objective says.
+    input_rows: whether layers with weights may be cut by input rows, for fewer words.
     """
 
     def __init__(
@@ -60,15 +62,19 @@ class GridCandidates:
         request: NetworkRequest,
         followed: Between | None = None,
         distributions: GridDistributions | None = None,
+        input_rows: bool = True,
     ) -> None:
         self.layer_class, self.request, self.nest = layer_class, request, layer_class.nest
+        self.input_rows = input_rows and request.objective == "words" and layer_class.weighted
         self._distributions = (
             GridDistributions(self.nest, request.resident) if distributions is None else distributions
         )
         self._words: dict[PerAxis, int] = {}
         self._seen: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
-        self._of_turned: dict[tuple[Axis, ...], GridDistributions] = {}
+        self._of_turned = {
+            turned: GridDistributions(self.nest.turn(turned), request.resident) for turned in self._turns
+        }
         self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
         self._best: dict[Selection, Best] = {}
         grids = family(
@@ -95,37 +101,38 @@ class GridCandidates:
         return mean_words(self.layer_class, self.request, parts, self._turnable(parts))
 
     def _turnable(self, parts: PerAxis) -> Any:
-        """Whether each of some grids cuts an axis that may be turned; see `_turn`."""
+        """Whether each of some grids cuts an axis that may be turned."""
         found = np.zeros(np.shape(parts.b), dtype=bool)
-        for axis, size in self._turned_sizes.items():
-            found |= (getattr(parts, axis) > 1) & (getattr(parts, axis) <= size)
+        for axis in {axis for turned in self._turns for axis in turned}:
+            found |= self._may_turn(axis, getattr(parts, axis))
         return found
 
     @cached_property
-    def _least(self) -> tuple[Array, Array]:
-        """By place: lower bounds of the words of a grid, and of the same grid cut by input rows.
+    def _least(self) -> Array:
+        """By place: lower bounds of the words of a grid, however it is cut.
 
         Of very many processes, words are those of a sample of ranks (`sampled_ranks`): no mean bounds them.
         """
         if self.request.procs > MAX_EXACT_RANKS:
-            return self.grids.bounds, np.zeros(len(self.grids.bounds))
-        parts = self.grids.parts
-        least = least_words(self.nest, self.layer_class, self.request, parts)
-        turned = np.full_like(least, np.iinfo(np.int64).max)
-        kind = np.zeros(len(least), np.int64)
-        for bit, (axis, size) in enumerate(self._turned_sizes.items()):
-            kind |= ((getattr(parts, axis) > 1) & (getattr(parts, axis) <= size)).astype(np.int64) << bit
-        for each in set(kind.tolist()) - {0}:
-            axes = [axis for bit, axis in enumerate(self._turned_sizes) if each >> bit & 1]
-            some = np.flatnonzero(kind == each)
-            few = parts_of(self.grids.rows[some])
-            turned[some] = least_words(self.nest.turn(axes), self.layer_class, self.request, few)
-        return np.minimum(least, turned), turned
+            return self.grids.bounds
+        plain = least_words(self.nest, self.layer_class, self.request, self.grids.parts)
+        least: Array = np.minimum.reduce([plain, *self._least_turned.values()])
+        return least
 
-    def _least_turned(self, grid: PerAxis) -> int:
-        """A lower bound of the words of a grid if it is cut by input rows; 0 outside the family."""
-        place = self.grids.places.get(grid)
-        return 0 if place is None else int(self._least[1][place])
+    @cached_property
+    def _least_turned(self) -> dict[tuple[Axis, ...], Array]:
+        """Turned axes -> by place, lower bounds of the words of a grid; endless where not cut so."""
+        parts, found = self.grids.parts, {}
+        for turned in self._turns:
+            cut = np.logical_and.reduce([self._may_turn(axis, getattr(parts, axis)) for axis in turned])
+            least, some = np.full(len(cut), np.iinfo(np.int64).max), np.flatnonzero(cut)
+            if self.request.procs > MAX_EXACT_RANKS:
+                least[some] = 0
+            elif len(some):
+                few = parts_of(self.grids.rows[some])
+                least[some] = least_words(self.nest.turn(turned), self.layer_class, self.request, few)
+            found[turned] = least
+        return found
 
     def cost(self, placed: PlacedGrid) -> float:
         """Exact words, or modelled seconds, of one placed grid. Results are cached."""
@@ -153,23 +160,26 @@ class GridCandidates:
     ) -> dict[PerAxis, tuple[int, tuple[Axis, ...]]]:
         """Grid -> the words that some of its ranks receive at most, and the turned axes with which they do.
 
-        Cut by input rows where that moves fewer words and is no more work for any process.
+        An axis is cut by input rows where that moves fewer words and is no more work for any process.
         """
         counted = self._counted(self._distributions, grids, ranks_of)
         found: dict[PerAxis, tuple[int, tuple[Axis, ...]]] = {}
         found |= {grid: (words, ()) for grid, words in zip(grids, counted, strict=True)}
-        by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
-        for grid in grids:
-            turned = self._turn(grid)
-            if turned and self._least_turned(grid) < found[grid][0]:
-                if turned not in self._of_turned:
-                    self._of_turned[turned] = GridDistributions(self.nest.turn(turned))
-                if self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size:
-                    by_axes.setdefault(turned, []).append(grid)
-        for turned, some in by_axes.items():
+        for turned in self._turns:
+            some = [grid for grid in grids if self._pays(grid, turned, found[grid][0])]
             counted = self._counted(self._of_turned[turned], some, ranks_of)
             found.update({g: (n, turned) for g, n in zip(some, counted, strict=True) if n < found[g][0]})
         return found
+
+    def _pays(self, grid: PerAxis, turned: tuple[Axis, ...], words: int) -> bool:
+        """Whether a grid with these turned axes may receive fewer words, with no more work for any rank."""
+        place = self.grids.places.get(grid)
+        if place is None:  # outside the family
+            if not all(self._may_turn(axis, getattr(grid, axis)) for axis in turned):
+                return False
+        elif self._least_turned[turned][place] >= words:
+            return False
+        return self._of_turned[turned][grid].load <= largest_block(self.nest, grid).size
 
     def _counted(
         self, of_grids: GridDistributions, grids: Sequence[PerAxis], ranks_of: RanksOf = ranks_of_kinds
@@ -204,30 +214,24 @@ class GridCandidates:
                     found[i] = number
         return found
 
-    def _turn(self, grid: PerAxis) -> tuple[Axis, ...]:
-        """The axes that may be turned on a grid: all that it cuts, or none.
-
-        Only the words of layers with weights are counted for such cuts, without a limit of the memory.
-        """
-        return tuple(axis for axis, size in self._turned_sizes.items() if 1 < getattr(grid, axis) <= size)
-
     @cached_property
-    def _turned_sizes(self) -> dict[Axis, int]:
-        """The axes that may be turned, each with the most parts for which it may."""
-        request = self.request
-        if request.objective != "words" or request.resident_weights or request.limit_bytes is not None:
-            return {}
-        axes = self.nest.turnable if self.layer_class.weighted else ()
-        return {axis: self.nest.windows[axis].size for axis in axes}
+    def _turns(self) -> list[tuple[Axis, ...]]:
+        """The sets of axes that may be turned, the largest first."""
+        axes = self.nest.turnable if self.input_rows else ()
+        return [turned for count in range(len(axes), 0, -1) for turned in combinations(axes, count)]
 
-    def turned(self, placed: PlacedGrid) -> PlacedGrid:
-        """A placed grid with the turned axes for which `cost` counts."""
+    def _may_turn(self, axis: Axis, parts: Any) -> Any:
+        """Whether an axis that is cut into so many parts may be turned."""
+        return (parts > 1) & (parts <= self.nest.windows[axis].size)
+
+    def cut(self, placed: PlacedGrid) -> PlacedGrid:
+        """A grid cut by the rows that move the fewest words."""
         self.cost(placed)
         return replace(placed, turned=self._turned.get(placed.grid, ()))
 
     def placements(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in its cheapest rank orders, cheapest first."""
-        return sorted(self._ordered(grid), key=self.cost)[:ORDERS_PER_GRID]
+        return sorted(map(self.cut, self._ordered(grid)), key=self.cost)[:ORDERS_PER_GRID]
 
     def _ordered(self, grid: PerAxis) -> list[PlacedGrid]:
         return [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
@@ -308,11 +312,11 @@ class GridCandidates:
                 some = [place for place in some if (self._least_of(place), place) <= found[count - 1]]
             yield some, True
             words = [self._words[grid] for grid in self.grids.grids(some)]
-            least = self._least[0][some]
+            least = self._least[some]
             loose = loose or (not sampled and bool((np.array(words) > LOOSE * least).any()))
             found = sorted([*found, *zip(words, some, strict=True)])[:count]
             start = stop
-        return [(float(words), PlacedGrid(self.grids.grid(place))) for words, place in found]
+        return [(float(words), self.cut(PlacedGrid(self.grids.grid(place)))) for words, place in found]
 
     def _least_of(self, place: int) -> int:
         """The words of a grid that was looked at, or what it receives at least."""
@@ -324,7 +328,7 @@ class GridCandidates:
         key = axes, full
         if key not in self._ordered_places:
             some = self._full_places if full else self.grids.within(axes or "".join(AXES))
-            least = self._least[0][some]
+            least = self._least[some]
             order = np.argsort(least, kind="stable")
             self._ordered_places[key] = least[order].tolist(), some[order].tolist()
         return self._ordered_places[key]
@@ -337,7 +341,7 @@ class GridCandidates:
         found = [g for g in grids if largest_block(self.nest, g).size <= least]
         if self.timed is not None:
             self.timed.add(placed for grid in found for placed in self._ordered(grid))
-        self.grids.append({g: min(map(self.cost, self._ordered(g))) for g in found})
+        self.grids.append({g: self.cost(self.placements(g)[0]) for g in found})
         return sorted(found, key=lambda g: (self.grids.bound(g), g))
 
     def proven_least(self) -> float:

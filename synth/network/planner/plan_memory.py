@@ -10,7 +10,7 @@ import numpy as np
 
 from synth.base.doors import option
 from synth.base.errors import InfeasibleError
-from synth.layer.axes import PerAxis
+from synth.layer.axes import Axis, PerAxis
 from synth.network.graph import Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
@@ -46,7 +46,7 @@ class PlanMemory:
         self.nodes, self.node_classes, self.request = nodes, node_classes, request
         self.resident_words = 0 if request.resident_weights else self._shards()
         self._tilings: dict[tuple[object, ...], TilingChoice | None] = {}
-        self._least: dict[tuple[LayerClass, PerAxis], int] = {}
+        self._least: dict[tuple[LayerClass, PerAxis, tuple[Axis, ...]], int] = {}
 
     def within(self, limit_bytes: int | None) -> PlanMemory:
         """The memory of the same layers under another limit. What is known of their pass plans is shared."""
@@ -140,7 +140,7 @@ class PlanMemory:
 
     def _least_words(self, layer_class: LayerClass, placed: PlacedGrid) -> int:
         """The least working memory of any pass plans of a layer on a grid; cached."""
-        key = layer_class, placed.grid
+        key = layer_class, placed.grid, placed.turned
         if key not in self._least:
             self._least[key] = self._choose_tiling(layer_class, placed, 0)[1]
         return self._least[key]

@@ -48,7 +48,8 @@ def plan_network(
     With a limit of memory, a step of the plan holds no more on any rank: `plan.memory` fits it. The plan
     without a limit is taken if it fits, with or without prefetched weights; else one whose passes save dOut
     alone, or, for time, one with shards in place of whole weights. If no such step fits, layers are limited,
-    too: they are cut by output rows only, passes save dOut alone, and nothing is prefetched.
+    too: passes save dOut alone, and nothing is prefetched. Sums that return to their owners take memory, so
+    such layers are also tried with cuts by output rows alone.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
@@ -69,18 +70,29 @@ def plan_network(
             if asked.objective == "words" and asked.ahead is None and not asked.resident_weights:
                 yield without_prefetch(made)
 
-    def limited() -> Iterator[NetworkPlan]:
-        planner = _NetworkPlanner(network, tight, method, report)
-        yield from limited_plans(
+    def limited(input_rows: bool = True) -> Iterator[NetworkPlan]:
+        planner, turned = _NetworkPlanner(network, tight, method, report, input_rows), False
+        for plan in limited_plans(
             lambda limit_bytes: planner.within(limit_bytes).run(),
             lambda made: planner.memory.least_bytes(made.placed_grids),
-        )
+        ):
+            turned = turned or any(placed.turned for placed in plan.placed_grids)
+            yield plan
+        if turned:
+            yield from limited(input_rows=False)
 
     return cheapest_within(request.limit_bytes, free(), limited())
 
 
 class _NetworkPlanner:
-    def __init__(self, network: Network, request: NetworkRequest, method: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        network: Network,
+        request: NetworkRequest,
+        method: str,
+        progress: Progress,
+        input_rows: bool = True,
+    ) -> None:
         self.network, self.request, self.method, self.progress = network, request, method, progress
         self.nodes = network.planned
         if not self.nodes:
@@ -101,7 +113,7 @@ class _NetworkPlanner:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
         followed = followed_by(self.network, self.request)
         self.candidates = [
-            GridCandidates(each, self.request, mean_between([followed[i] for i in nodes]), of)
+            GridCandidates(each, self.request, mean_between([followed[i] for i in nodes]), of, input_rows)
             for each, nodes, of in zip(
                 self.classes, self._nodes_of_classes(), self.distributions, strict=True
             )
@@ -133,10 +145,10 @@ class _NetworkPlanner:
         extra: list[list[PlacedGrid]] = [[] for _ in self.classes]
         for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
             for layer_class, placed in zip(self.class_of, chosen, strict=False):
-                extra[layer_class].append(replace(placed, turned=()))
+                extra[layer_class].append(placed)
         if self.request.weights_compete:  # grids that move more words, but cut the weights
             for placed_grids, candidates in zip(extra, self.candidates, strict=True):
-                placed_grids += map(PlacedGrid, candidates.by_weights)
+                placed_grids += [candidates.cut(PlacedGrid(grid)) for grid in candidates.by_weights]
         for row, placed_grids, candidates in zip(own, extra, self.candidates, strict=True):
             known = {option.placed for option in row}
             new = [placed for placed in dict.fromkeys(placed_grids) if placed not in known]
@@ -327,8 +339,7 @@ class _NetworkPlanner:
         singles: tuple[SingleStrategy, ...],
     ) -> NetworkPlan:
         chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
-        pairs = zip(self.class_of, chosen, strict=True)
-        grids = [self.candidates[layer_class].turned(option.placed) for layer_class, option in pairs]
+        grids = [option.placed for option in chosen]
         self.memory.place(grids)
         at = self._at(solution, priced)
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
@@ -342,8 +353,8 @@ class _NetworkPlanner:
             layer_costs=tuple(each.total for each in steps.layers)
             if steps
             else tuple(
-                self.candidates[k].cost(option.placed) + self.memory.reloaded_words(kind, option.placed)
-                for k, kind, option in zip(self.class_of, self.node_classes, chosen, strict=True)
+                self.candidates[k].cost(placed) + self.memory.reloaded_words(kind, placed)
+                for k, kind, placed in zip(self.class_of, self.node_classes, grids, strict=True)
             ),
             edge_costs=_chosen_costs(priced, at),
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},

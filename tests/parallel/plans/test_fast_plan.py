@@ -29,7 +29,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.parametrize(
     ("axes", "words", "called", "halos"),  # layers in one call of torch, and those of them with a halo
-    [("b", 216, 5, 0), ("bhw", 216, 5, 0), ("hw", 216, 2, 2), ("ck", 216 // 4, 1, 0)],
+    [("b", 216, 5, 0), ("bhw", 216, 5, 0), ("hw", 216, 1, 1), ("ck", 216 // 4, 1, 0)],
 )
 def test_copies_of_weights_train_as_in_one_process(
     ranks: RankPool, axes: str, words: int, called: int, halos: int
