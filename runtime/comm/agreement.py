@@ -3,23 +3,54 @@
 All ranks of a network run the same program. A rank that calls something alone, such as
 a loss on rank 0 only, would wait for ever, or would add words that do not belong
 together. So ranks first exchange what each is about to do, on a process group of its
-own, in messages of one size.
+own, in messages of one size. With them go fingerprints of what must be the same on all
+ranks: batches, targets, numbers, gradients of wholes.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of
+from synth.runtime.grid.fingerprint import (
+    Fingerprint,
+    Number,
+    OfTensor,
+    joint,
+    of_numbers,
+    of_tensor,
+    read,
+)
+from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
 CHANGED = "a pass after changes"  # of the network; see `runtime.model.live`
-ROUNDING = 1e-6  # of a checksum, between machines of different kinds
+FORM = struct.Struct(f"={TEXT}s8sq")
+
+
+class Note(NamedTuple):
+    """What must be the same on all ranks: in words, the user's line, its words."""
+
+    what: str
+    line: str
+    seen: Fingerprint
+
+
+class Difference(NamedTuple):
+    """What differs between two ranks, which are global, in words.
+
+    asked: whether it was asked for, or noted before.
+    """
+
+    said: str
+    ranks: tuple[int, int]
+    asked: bool
 
 
 class Agreement:
@@ -43,60 +74,74 @@ class Agreement:
         self.alike = [range(len(members))] if alike is None else alike
         host = backend_of(self.group, "cpu")
         self.device = torch.device("cpu" if host else "cuda")
-        self.noted = (0.0, 0.0)  # a checksum that goes with the next message
+        # a number of this rank, and then those of all, in the order of the members
+        self.number, self.numbers = 0, [0] * len(members)
+        # what, where, its fingerprint: of what goes with the next message
+        self.noted: list[tuple[str, UserLine | None, OfTensor | Fingerprint]] = []
 
-    def note(self, values: torch.Tensor) -> None:
-        """Compare a tensor that must be the same on all ranks when they next agree."""
+    def note(self, what: str, values: torch.Tensor | Sequence[Number]) -> None:
+        """Compare what must be the same on all ranks when they next agree.
+
+        what: it is, for messages. values: a tensor, or numbers.
+        """
         if len(self.members) == 1:
             return
-        own = checksum(values)
-        self.noted = self.noted[0] + own[0], self.noted[1] + own[1]
+        seen: OfTensor | Fingerprint
+        if isinstance(values, torch.Tensor):
+            seen = of_tensor(values)
+        else:
+            seen = of_numbers(values)
+        self.noted.append((what, user_line(), seen))
 
-    def require(self, what: str, values: torch.Tensor | None = None) -> None:
+    def require(self, what: str) -> None:
         """Raise `RuntimeError` on all ranks unless all are about to do `what`.
 
-        values: a tensor that is the same on all ranks; its checksum is compared.
+        And if something that was noted differs between ranks.
         """
-        if not self.same(what, values):
-            raise RuntimeError(
-                f"{what}: the ranks have plain tensors with other values (a batch, or"
-                " the gradient of full_tensor()); a plain tensor must be the same on"
-                " all ranks, and each computes the same loss from it"
-            )
-
-    def same(self, what: str, values: torch.Tensor | None = None) -> bool:
-        """Whether the tensors of all ranks have the same checksum.
-
-        Raises `RuntimeError` on all ranks unless all are about to do `what`.
-        """
-        return self.apart(what, () if values is None else (values,)) is None
+        self.apart(what)
 
     def apart(
         self, what: str, tensors: Iterable[torch.Tensor] = ()
     ) -> tuple[int, int] | None:
-        """Two ranks whose tensors must have the same checksum but do not.
+        """Two ranks whose tensors must be the same, but are not.
 
-        Raises `RuntimeError` on all ranks unless all are about to do `what`.
+        Raises `RuntimeError` on all ranks as `require` does.
         """
         if len(self.members) == 1:
+            self.numbers = [self.number]
             return None
-        given = [self.noted, *map(checksum, tensors)]
-        sums = sum(one for one, _ in given), sum(other for _, other in given)
-        self.noted = 0.0, 0.0
+        noted, self.noted = self.noted, []
+        asked = [("", None, of_tensor(each)) for each in tensors]
+        seen = read(each for _, _, each in (*noted, *asked))
+        names = [name for name, _, _ in (*noted, *asked)]
         text = what.encode()[:TEXT].ljust(TEXT)
-        sent = bytearray(text + struct.pack("dd", *sums))
+        digest = joint(zip(names, seen, strict=True))
+        sent = bytearray(FORM.pack(text, digest, self.number))
         mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
         rows = mine.new_empty(len(self.members), len(sent))
         # to each rank directly: a rank then sees at once that any other is gone
         sent_to_all = mine.expand(len(rows), -1).contiguous()
         dist.all_to_all_single(rows, sent_to_all, group=self.group)
-        return self._compared(rows.cpu(), bytes(sent))
-
-    def _compared(self, rows: torch.Tensor, sent: bytes) -> tuple[int, int] | None:
-        told = [bytes(row) for row in rows.numpy()]
-        if all(each == sent for each in told):
+        told = [FORM.unpack(bytes(row)) for row in rows.cpu().numpy()]
+        self._require_same_call([text for text, _, _ in told])
+        self.numbers = [number for _, _, number in told]
+        bits = [bits for _, bits, _ in told]
+        if all(bits[at] == bits[each[0]] for each in self.alike for at in each):
             return None
-        doing = [each[:TEXT].decode(errors="replace").rstrip() for each in told]
+        lines = ["" if line is None else str(line) for _, line, _ in (*noted, *asked)]
+        notes = list(map(Note, names, lines, seen))
+        found = self._difference(notes, len(asked))
+        if found is None or found.asked:
+            return found and found.ranks
+        raise RuntimeError(
+            f"{what}: {found.said}; plain tensors and numbers must be the same on"
+            " all ranks where they meet a partitioned tensor; compute, draw or"
+            " broadcast them alike, or give each rank its own part by"
+            " PartitionedTensor.from_local (to_local() gives the own part)"
+        )
+
+    def _require_same_call(self, told: list[bytes]) -> None:
+        doing = [each.decode(errors="replace").rstrip() for each in told]
         for rank, other in zip(self.members, doing, strict=True):
             if other != doing[0]:
                 remedy = (
@@ -109,39 +154,32 @@ class Agreement:
                     f"rank {self.members[0]} is at {doing[0]}, but rank {rank} at"
                     f" {other}: {remedy}"
                 )
-        sums = [struct.unpack("dd", each[TEXT:]) for each in told]
+
+    def _difference(self, notes: list[Note], asked: int) -> Difference | None:
+        """The first that differs by more than rounding. All ranks call this."""
+        told: list[tuple[list[Note], int]] = [([], 0)] * len(self.members)
+        dist.all_gather_object(told, (notes, asked), group=self.group)
         for places in self.alike:
             first, *others = places
+            mine, count = told[first]
             for place in others:
-                pairs = zip(sums[first], sums[place], strict=True)
-                if not all(_close(*pair, sums[first][1]) for pair in pairs):
-                    return self.members[first], self.members[place]
+                at = self.members[first], self.members[place]
+                for index, pair in enumerate(zip_longest(mine, told[place][0])):
+                    found = _apart(*pair, at)
+                    if found is not None:
+                        return Difference(found, at, index >= len(mine) - count)
         return None
 
 
-def checksum(values: torch.Tensor) -> tuple[float, float]:
-    """The sum of all words, and that of their absolute values.
-
-    In the first sum each sample has a weight of its own, so that the same samples in
-    another order have another checksum.
-    """
-    values = values.detach()
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    wide = torch.float64 if values.device.type != "mps" else torch.float32
-    sizes = values.abs() if values.dtype != torch.bool else values
-    others = tuple(range(1, values.dim()))
-    rows = values.sum(others, dtype=wide) if others else values.to(wide)
-    places = torch.arange(len(rows) if others else rows.numel(), device=rows.device)
-    weighted = rows * (1 + places.to(wide) / max(1, len(places))).reshape(rows.shape)
-    both = torch.stack([weighted.sum(), sizes.sum(dtype=wide)])
-    first, second = both.tolist()  # a GPU is waited for once
-    return first, second
-
-
-def _close(one: float, other: float, size: float) -> bool:
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) == math.isnan(other)
-    if math.isinf(one) or math.isinf(other):
-        return one == other
-    return abs(one - other) <= ROUNDING * abs(size)
+def _apart(one: Note | None, other: Note | None, ranks: tuple[int, int]) -> str | None:
+    """In words, how what two ranks were given differs; None where it does not."""
+    if one is not None and other is not None and one.what == other.what:
+        if one.seen.is_like(other.seen):
+            return None
+        return (
+            f"rank {ranks[1]} was given another {other.what} than rank"
+            f" {ranks[0]}{other.line}"
+        )
+    given = [f"the {e.what}{e.line}" if e else "nothing" for e in (one, other)]
+    pairs = zip(ranks, given, strict=True)
+    return ", but ".join(f"rank {rank} was given {what}" for rank, what in pairs)

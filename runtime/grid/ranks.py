@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
-
-BETWEEN_REPLICAS = 0x61C88647  # odd, so that all replicas have seeds of their own
 
 
 def timeout_of(group: Any) -> float:
@@ -128,13 +125,13 @@ class Ranks:
         groups = {torch_own._get_default_group(), self.group} - {None}
         return min(map(timeout_of, groups))
 
-    def require(self, what: str, values: Any = None) -> None:
+    def require(self, what: str) -> None:
         """Raise `RuntimeError` on all ranks unless all are about to do `what`.
 
-        values: a tensor that must be the same on all; its checksum is compared.
+        And if something that was noted differs between ranks.
         """
         if self.agreement is not None:
-            self.agreement.require(what, values)
+            self.agreement.require(what)
 
     def require_all(self, what: str) -> None:
         """The same of the ranks of all replicas; first those of each agree."""
@@ -142,14 +139,22 @@ class Ranks:
         if self.replicas is not None:
             self.everyone.require(what)
 
-    def note(self, values: Any) -> None:
-        """Compare a tensor that must be the same on all when they next agree."""
-        if self.agreement is not None:
-            self.agreement.note(values)
+    @property
+    def compares(self) -> bool:
+        """Whether there are ranks that agree before they communicate."""
+        return self.agreement is not None and len(self.members) > 1
 
-    def same(self, what: str, values: Any) -> bool:
-        """Whether all ranks, which are about to do `what`, have the same tensor."""
-        return self.agreement is None or bool(self.agreement.same(what, values))
+    def note(self, what: str, values: Any) -> None:
+        """Compare what must be the same on all ranks when they next agree.
+
+        what: it is, for messages. values: a tensor, or numbers.
+        """
+        if self.agreement is not None:
+            self.agreement.note(what, values)
+
+    def same(self, what: str, *tensors: Any) -> bool:
+        """Whether all ranks, which are about to do `what`, have the same tensors."""
+        return self.agreement is None or self.agreement.apart(what, tensors) is None
 
     def from_first(self, value: Any) -> Any:
         """The first member's value, on all members. All must call this.
@@ -159,16 +164,6 @@ class Ranks:
         values = [value]
         dist.broadcast_object_list(values, src=self.members[0], group=self.group)
         return values[0]
-
-    def seed(self) -> int:
-        """A number that the first member's generator draws, the same on all members.
-
-        Each replica has its own, also where all generators have one state. All must
-        call this.
-        """
-        drawn: int = self.from_first(int(torch.randint(2**31, ())))
-        number = 0 if self.replicas is None else self.replicas.me
-        return (drawn + number * BETWEEN_REPLICAS) % 2**31
 
     def gathered(self, value: Any) -> list[Any]:
         """The values of all members, on all members. All must call this.

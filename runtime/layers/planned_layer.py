@@ -145,6 +145,19 @@ class PlannedLayer(Step):
             found["bias"] = Held(layer, "bias", bias, layer.bias_ranks)
         return found
 
+    def reads_back(self, name: str, trained: bool) -> bool:
+        """Ker, to make dIn. As torch, a convolution looks at it even without dIn."""
+        return name == "weight" and (trained or self.is_convolution)
+
+    def reads_inputs(self, trained: bool) -> bool:
+        """In, to make dKer; a convolution looks at it even without dKer."""
+        return trained or self.is_convolution
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether the user's layer is a convolution, and no linear layer."""
+        return len(self.shapes["weight"]) > 2
+
     def without_unread_rows(
         self, shard: torch.Tensor, layout: Layout
     ) -> tuple[torch.Tensor, Layout]:

@@ -123,6 +123,7 @@ def assembled(
         names=made.names,
         targets=made.owners,
         modes=made.modes,
+        shows=made.shows,
         prefetches=prefetches,
         buckets=Buckets(
             shared, process_groups, parts.bucket_bytes, keeps=parts.ahead > 0

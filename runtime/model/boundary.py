@@ -39,13 +39,13 @@ def entered(
         for name, batch in given.items()
         if _is_part(name, batch, places[name], ranks)
     }
-    wholes = [
-        batch
+    wholes = {
+        name: batch
         for name, batch in given.items()
         if name not in parts and not isinstance(batch, PartitionedTensor)
-    ]
-    for batch in wholes:
-        ranks.note(batch)
+    }
+    for name, batch in wholes.items():
+        ranks.note(f"batch{_as(name)}", batch)
     if wholes or not parts:
         ranks.require(what)
         what += ", its own parts"
@@ -88,27 +88,36 @@ def _as(name: str) -> str:
 
 
 def _cut(batch: torch.Tensor, place: Partition) -> torch.Tensor:
-    """The own part of a whole or partitioned tensor."""
+    """The own part of a whole or partitioned tensor.
+
+    All ranks hold a single word, and each has a part of its gradient.
+    """
     if isinstance(batch, PartitionedTensor):
         moved: Any = batch.redistribute(place)
-        return local_part(moved)
+        return _summed(local_part(moved), place)
     if batch.requires_grad and torch.is_grad_enabled():
-        if not place.shape:  # every rank has it, and a part of its gradient
-            return sum_gradient(batch, place.ranks.group)
-        return local_part(PartitionedTensor.from_whole(batch, place))
+        return _summed(local_part(PartitionedTensor.from_whole(batch, place)), place)
     own = place.cut(batch)
     return own if place.ranks.size == 1 else own.contiguous()
 
 
-def left(made: torch.Tensor, place: Partition, what: Callable[[], str]) -> torch.Tensor:
+def _summed(own: torch.Tensor, place: Partition) -> torch.Tensor:
+    if place.shape or not own.requires_grad:
+        return own
+    return sum_gradient(own, place.ranks.group)
+
+
+def left(
+    made: torch.Tensor, place: Partition, before: Callable[[], None]
+) -> torch.Tensor:
     """An output of the network from this rank's part.
 
-    what: that the ranks first agree to do in the backward pass. A single number is a
-    plain tensor, the same on all ranks.
+    before: what the ranks first do in the backward pass. A single number is a plain
+    tensor, the same on all ranks.
     """
     kind: Any = FromLocal if place.shape else Number
     words = made.resolve_conj().resolve_neg()  # not a view that says so by a flag
-    out: torch.Tensor = kind.apply(words, place, what)
+    out: torch.Tensor = kind.apply(words, place, before)
     return out
 
 
@@ -155,17 +164,17 @@ class Number(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, number: torch.Tensor, place: Partition, what: Callable[[], str]
+        ctx: Any, number: torch.Tensor, place: Partition, before: Callable[[], None]
     ) -> torch.Tensor:
         """The same number."""
-        ctx.ranks, ctx.what = place.ranks, what
+        ctx.ranks, ctx.before = place.ranks, before
         return number.view_as(number)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The gradient on the first rank, zero on the others."""
-        ctx.ranks.note(gradient)
-        ctx.ranks.require_all(ctx.what())
+        ctx.ranks.note("gradient of an output", gradient)
+        ctx.before()
         share = gradient if ctx.ranks.me == 0 else torch.zeros_like(gradient)
         return share, None, None

@@ -64,6 +64,7 @@ class Builder:
     attributes: of modules, which the model reads.
     homes: key of the state -> where it is held. modes: mode -> why it cannot be
     entered.
+    shows: node -> the input of the network of which its result is a view.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
     """
 
@@ -111,6 +112,7 @@ class Builder:
         self.several: dict[object, Several] = {}  # by the call that gives several
         self.expressions: set[str] = set()
         self.modes: dict[bool, str] = {}
+        self.shows: dict[str, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
@@ -159,6 +161,8 @@ class Builder:
             self.names[node.name] = call.owner
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
+        if "shows" in node.meta:
+            self.shows[node.name] = node.meta["shows"]
         value = node.meta["value"]
         if value is not None and is_trainable(value) and call.word != "detach":
             self.floats.add(node.name)
@@ -315,7 +319,7 @@ class Builder:
             list(layouts.values()),
             call.out,
             count,
-            Draws(ranks) if _may_draw(call) else None,
+            Draws() if _may_draw(call) else None,
             hold(call, whole, count),
             plain,
             several,

@@ -16,6 +16,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from synth.runtime.layers.steps.draws import Drawing
+
 Calls = Sequence[tuple[str, tuple[str, ...]]]
 # computes a call from its name and the values that it reads; the last argument has the
 # names of all calls that are computed again, None where this is the first time
@@ -136,7 +138,7 @@ def _checkpointed(
     Every rank computes the whole region again when its backward pass begins, so that
     all ranks make the same collectives in the same order.
     """
-    counts = {each: each.calls for each in _counting(region, steps)}
+    seeds = {each: each.seed for each in _drawing(region, steps)}
     first = True
 
     def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -144,7 +146,7 @@ def _checkpointed(
         replay, first = not first, False
         again = region.names if replay else outer
         values = dict(zip(region.sources, tensors, strict=True))
-        with _counted_from(counts if replay else {}):
+        with _seeded(seeds if replay else {}):
             execute(region.parts, values, run, steps, again)
         made = {each: values.pop(each) for each in region.outputs}
         trained = [each for each, value in made.items() if value.requires_grad]
@@ -160,25 +162,25 @@ def _checkpointed(
     return made
 
 
-def _counting(region: Region, steps: Mapping[str, nn.Module]) -> Iterator[Any]:
-    """The modules of a region that count how often they ran, as dropout does."""
+def _drawing(region: Region, steps: Mapping[str, nn.Module]) -> Iterator[Drawing]:
+    """The modules of a region that draw random numbers, as dropout does."""
     for name in sorted(region.names):
         for module in steps[name].modules():
-            if hasattr(module, "calls"):
+            if isinstance(module, Drawing):
                 yield module
 
 
 @contextmanager
-def _counted_from(counts: Mapping[Any, int]) -> Iterator[None]:
-    """Let modules count from earlier numbers, so that they draw the same."""
-    now = {each: each.calls for each in counts}
-    for each, number in counts.items():
-        each.calls = number
+def _seeded(seeds: Mapping[Drawing, int]) -> Iterator[None]:
+    """Let modules draw from the seeds of an earlier pass."""
+    now = {each: each.seed for each in seeds}
+    for each, seed in seeds.items():
+        each.seed = seed
     try:
         yield
     finally:
-        for each, number in now.items():
-            each.calls = number
+        for each, seed in now.items():
+            each.seed = seed
 
 
 class RegionEnd(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,6 +19,7 @@ from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
+from synth.runtime.model.checks.versions import Before, of_pass, stored
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -76,7 +78,8 @@ class Network(Shown):
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
             first = everyone.members[0]
-            dist.broadcast(values.detach(), src=first, group=everyone.group)
+            with torch.inference_mode(values.is_inference()):  # where it was made
+                dist.broadcast(values.detach(), src=first, group=everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         shown = partitioned_copy(model, self.program.homes, ranks)
         self._programs = Programs(self.program, emptied(model), plan)
@@ -144,18 +147,20 @@ class Network(Shown):
         given = first.arguments.read(args, kwargs)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
-            program, made, number = self._computed(given)
+            program, made, before = self._computed(given)
         if refuses:
             made = [without_gradient(each) for each in made]
-        backward = partial(program.backward_text, number)
         pairs = zip(made, program.output_partitions.values(), strict=True)
-        outs = [left(part, place, backward) for part, place in pairs]
+        outs = [left(part, place, before) for part, place in pairs]
         return program.structure.filled(outs)
 
     def _computed(
         self, given: list[torch.Tensor]
-    ) -> tuple[StepGraph, list[torch.Tensor], int]:
-        """The step graph for some inputs, the own parts of its outputs, its number."""
+    ) -> tuple[StepGraph, list[torch.Tensor], Before]:
+        """The step graph for some inputs, and the own parts of its outputs.
+
+        And what the ranks do before the backward pass.
+        """
         first = self.program
         joint = torch.is_grad_enabled() or self.training  # of all replicas
         number = first.forwards + (joint or first.replication is None)
@@ -166,16 +171,30 @@ class Network(Shown):
         what = f"forward pass {number}{self._programs.suffix(program)}"
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
-        shards = entered(batches, places, program.ranks, what + alone)
-        first.forwards = number  # behind what may be refused, alike on all ranks
         self._follow(program)
+        program.ranks.note(
+            "requires_grad or no_grad() of the network", [self._trained()]
+        )
+        draws = program.seeds.offer(given[0].device)
+        shards = entered(batches, places, program.ranks, what + alone)
+        if draws:
+            program.seeds.take()
+        first.forwards = number  # behind what may be refused, alike on all ranks
         tensors = {
             key: held_part(key, module, name, self.program.homes[key].partition)
             for key, (module, name) in self._places.items()
         }
         if joint and replication is not None:
             replication.begin(what, tensors)
-        return program, program.run(shards, tensors, self.training), number
+        read = set[str]()
+        made = program.run(shards, tensors, self.training, read)
+        pairs = zip(program.inputs.items(), given, shards, strict=True)
+        versions = of_pass(
+            {key: stored(*at) for key, at in self._places.items() if key in read},
+            {name: (own, s) for (name, node), own, s in pairs if node in read},
+        )
+        text = partial(program.backward_text, number)
+        return program, made, Before(program.ranks, text, versions)
 
     @property
     def ranks(self) -> Ranks:
@@ -210,6 +229,12 @@ class Network(Shown):
         for name, (own, maker) in program.targets.items():
             follow(program.steps[name], modules[own], modules[maker])
         program.follows = stamp
+
+    def _trained(self) -> int:
+        """A number for which parameters are trained in this pass."""
+        held = (stored(*place) for place in self._places.values())
+        trained = [each is not None and each.requires_grad for each in held]
+        return zlib.crc32(repr((torch.is_grad_enabled(), trained)).encode())
 
     def _follow_changes(self) -> None:
         """Do as the user's modules now say, or plan anew what they are.

@@ -17,9 +17,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.grid.boxes import shape
-from synth.runtime.kernels.autocast import no_autocast
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.model.undisturbed import undisturbed
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs
@@ -216,11 +216,7 @@ class Programs:
         plain = {name: batch.detach() for name, batch in given}
         if not plain:
             return True
-        for batch in plain.values():
-            ranks.note(batch)
-        # zeros have one sum in all shapes
-        sizes = torch.tensor([size for batch in plain.values() for size in batch.shape])
-        return ranks.same("a forward pass with another shape", sizes) and any(
+        return ranks.same("a forward pass with another shape", *plain.values()) and any(
             bool(batch.any()) or not _is_part_of_all(batch, places[name])
             for name, batch in plain.items()
         )
@@ -247,7 +243,7 @@ class Programs:
     ) -> StepGraph:
         """What the plan makes, as `parallelize` is called; it runs in all modes."""
         assert self.plan is not None
-        with torch.inference_mode(False), torch.enable_grad(), no_autocast(here):
+        with undisturbed(here):
             return self.plan(template, inputs, self.first, here, partitions)
 
 

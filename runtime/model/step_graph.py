@@ -23,6 +23,7 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.planned_layer import PlannedLayer
+from synth.runtime.layers.steps.draws import Seeds
 from synth.runtime.layers.steps.expression import part_of
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
@@ -36,6 +37,8 @@ from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.outputs import Structure
+
+Bound = tuple[str, Held, torch.Tensor]  # key, where a step uses it, what it uses
 
 
 @dataclass
@@ -53,6 +56,7 @@ class StepGraph:
         on the input; every rank has their whole results.
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it cannot be entered.
+    shows: node -> the input of the network of which its result is a view.
     prefetches: call -> planned layers of which Ker is prefetched before it computes.
     buckets: sums of the gradients of replicated parameters, averages over replicas.
     inputs: name of a tensor among the arguments -> its node. outputs: nodes.
@@ -77,6 +81,7 @@ class StepGraph:
     names: dict[str, str]
     targets: dict[str, tuple[str, str]]
     modes: dict[bool, str]
+    shows: dict[str, str]
     prefetches: dict[str, list[str]]
     buckets: Buckets
     inputs: dict[str, str]
@@ -129,6 +134,11 @@ class StepGraph:
         pairs = zip(self.structure.names, self.outputs, strict=True)
         return {name: Partition(self.layouts[node]) for name, node in pairs}
 
+    @cached_property
+    def seeds(self) -> Seeds:
+        """What gives each pass its random numbers."""
+        return Seeds(self.modules(), self.ranks)
+
     @property
     def owners(self) -> dict[str, str]:
         """Module of the model -> its first call."""
@@ -145,12 +155,17 @@ class StepGraph:
             yield from step.modules()
 
     def run(
-        self, shards: Sequence[torch.Tensor], tensors: LocalTensors, training: bool
+        self,
+        shards: Sequence[torch.Tensor],
+        tensors: LocalTensors,
+        training: bool,
+        read: set[str],
     ) -> list[torch.Tensor]:
         """The own shards of the outputs.
 
         shards: of the inputs. tensors: key -> the local part of a parameter or buffer.
-        training: the mode of the model.
+        training: the mode of the model. read: gets the keys, and the nodes of inputs,
+        that the backward pass reads.
         """
         self.context.wait_pending()  # what a step that broke off left on its way
         rounds = self.buckets.begin(tensors)
@@ -162,7 +177,7 @@ class StepGraph:
             self.buckets.open(name, tensors, rounds)
             self._prefetch(name, tensors, rounds, again)
             with torch.set_grad_enabled(grads and name not in self.detached):
-                made = self._looked(name, self._call(name, given, tensors))
+                made = self._looked(name, self._call(name, given, tensors, read))
             if look is not None:
                 look.see(name, self.steps[name], made)
             return made
@@ -176,13 +191,17 @@ class StepGraph:
         return [values[node] for node in self.outputs]
 
     def _call(
-        self, name: str, given: Sequence[torch.Tensor], tensors: LocalTensors
+        self,
+        name: str,
+        given: Sequence[torch.Tensor],
+        tensors: LocalTensors,
+        read: set[str],
     ) -> torch.Tensor:
         """Call a step with its parameters bound."""
         step: Any = self.steps[name]
         planned = isinstance(step, PlannedLayer)
         values = dict(zip(self.sources[name], given, strict=True))
-        bound = []
+        bound: list[Bound] = []
         passes = isinstance(step, InOneMode) and step.passes
         for key, place in () if passes else self.held[name]:
             local = self._used(name, key, place, tensors, values)
@@ -202,7 +221,29 @@ class StepGraph:
             for _, place, _ in bound:
                 place.bind(None)
         self._write_back(name, bound, tensors)
+        if made.requires_grad:
+            read.update(self._read_back(name, values, bound))
         return made
+
+    def _read_back(
+        self, name: str, values: LocalTensors, bound: Sequence[Bound]
+    ) -> Iterator[str]:
+        """The keys, and the inputs of the network, that a step's backward pass reads.
+
+        values: what the step was given, by node.
+        """
+        step = self.steps[name]
+        trained = any(each.requires_grad for each in values.values())
+        for key, place, _ in bound:
+            buffer = place.name in place.module._buffers
+            updated = buffer and step.changes_buffers
+            if not updated and step.reads_back(place.name, trained):
+                yield key
+        weighted = any(
+            e.requires_grad for _, place, e in bound if place.name == "weight"
+        )
+        if step.reads_inputs(weighted):
+            yield from (self.shows.get(each, each) for each in values)
 
     def _used(
         self,
@@ -221,7 +262,7 @@ class StepGraph:
         return fetched(local, home, place, self._counter(name))
 
     def _write_back(
-        self, name: str, bound: list[tuple[str, Held, torch.Tensor]], tensors: Any
+        self, name: str, bound: Sequence[Bound], tensors: LocalTensors
     ) -> None:
         """Copy buffers that a step may have changed to where they are held."""
         for key, place, local in bound:

@@ -7,6 +7,7 @@ partition of its tensor.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,13 @@ def local_of(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
     if isinstance(gradient, PartitionedTensor):
         return gradient._partition.move(gradient._local, partition)
     return partition.cut(gradient).contiguous()
+
+
+def compared(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
+    """A gradient; a whole one is compared between ranks when they next agree."""
+    if not isinstance(gradient, PartitionedTensor):
+        partition.ranks.note(f"gradient of {tuple(partition.shape)}", gradient)
+    return gradient
 
 
 class ToLocal(torch.autograd.Function):
@@ -49,30 +57,27 @@ class FromLocal(torch.autograd.Function):
         ctx: Any,
         local: torch.Tensor,
         partition: Partition,
-        what: Callable[[], str] | None = None,
+        before: Callable[[], None] | None = None,
     ) -> torch.Tensor:
         """The tensor, which shares the memory of the part.
 
-        what: says what the ranks, of all replicas, first agree to do in the backward
-            pass; None for nothing.
+        before: what the ranks first do in the backward pass; None for nothing.
         """
-        ctx.partition, ctx.what = partition, what
-        return PartitionedTensor(local, partition)
+        ctx.partition, ctx.before = partition, before
+        made = PartitionedTensor(local, partition)
+        ctx.made = weakref.ref(made)
+        return made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """The own part of the gradient.
-
-        Raises `NotImplementedError` if gradients of a network are to have gradients.
-        """
-        what = "" if ctx.what is None else ctx.what()
-        if what and torch.is_grad_enabled():
-            raise NotImplementedError(
-                f"create_graph=True in the {what}: layers on several ranks have no"
-                " second derivative; compute the penalty from the model in one process"
-            )
-        if what:
-            ctx.partition.ranks.require_all(what)
+        """The own part of the gradient."""
+        compared(gradient, ctx.partition)
+        if ctx.before is not None:
+            ctx.before()
+        made = ctx.made()
+        if made is not None and made._version:
+            # what has saved the part, as an activation does, then sees the change
+            torch.autograd.graph.increment_version(made._local)
         return local_of(gradient, ctx.partition), None, None
 
 
@@ -81,8 +86,10 @@ class FromWhole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, partition: Partition) -> torch.Tensor:
-        """The own box of it."""
-        return PartitionedTensor(partition.cut(whole).contiguous(), partition)
+        """A copy of the own box of it."""
+        partition.ranks.note(f"whole of {tuple(whole.shape)}", whole)
+        own = partition.cut(whole).clone(memory_format=torch.contiguous_format)
+        return PartitionedTensor(own, partition)
 
     @staticmethod
     @once_differentiable
@@ -106,9 +113,8 @@ class ToWhole(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         """The own part of the gradient, which is the same on all ranks."""
-        if not isinstance(gradient, PartitionedTensor):
-            ctx.partition.ranks.note(gradient)
-        return PartitionedTensor(local_of(gradient, ctx.partition), ctx.partition)
+        part = local_of(compared(gradient, ctx.partition), ctx.partition)
+        return PartitionedTensor(part, ctx.partition)
 
 
 class Move(torch.autograd.Function):
@@ -125,5 +131,5 @@ class Move(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The gradient with the partition of the source."""
-        part = local_of(gradient, ctx.source)
+        part = local_of(compared(gradient, ctx.source), ctx.source)
         return PartitionedTensor(part, ctx.source), None

@@ -92,6 +92,11 @@ class Arguments:
             raise ValueError(
                 f"the input {inputs} has no tensor; give the shape of the whole batch"
             )
+        if 0 in self.specs[0].shape:
+            raise ValueError(
+                f"the input {inputs} has no words, so there is nothing to compute;"
+                " leave an empty batch out"
+            )
 
     def tensors(self, dtype: torch.dtype) -> list[torch.Tensor]:
         """Tensors without values. dtype: of the model's parameters."""

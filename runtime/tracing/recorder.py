@@ -59,6 +59,7 @@ class Recorder(TorchFunctionMode):
         # id of a tensor -> the node that made it, and its version at that time
         self.nodes: dict[int, tuple[fx.Node, int]] = {}
         self.alive: list[torch.Tensor] = []  # keeps every id unique
+        self.inputs: dict[int, str] = {}  # storage of an input -> its node
         self.path: list[str] = []  # names of the modules that run
         self.depth = 0  # those of them that are recorded as one call, or are part of it
         self.arguments: Any = ()  # of the outermost of them
@@ -300,6 +301,11 @@ class Recorder(TorchFunctionMode):
         node.meta["value"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
         self.alive.append(value)
         self.nodes[id(value)] = node, value._version
+        memory = value.untyped_storage()._cdata
+        if node.op == "placeholder":
+            self.inputs[memory] = node.name
+        elif memory in self.inputs:
+            node.meta["shows"] = self.inputs[memory]
 
     def node(self, value: torch.Tensor) -> fx.Node:
         """The node that made a tensor; a new one for a parameter or buffer."""

@@ -54,13 +54,15 @@ def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dic
     if found is not None:
         return found
     from synth.parallel.step_costs import step_costs
+    from synth.runtime.model.undisturbed import single_precision
     from synth.runtime.program.first_use import measure
 
     if everyone.me == 0:
         anew = f" anew, as the kept numbers {why}" if why else ""
         print(f"synth: measuring this machine on {ranks.size} ranks{anew}, kept in {path}", file=sys.stderr)
-    own = measure(ranks, device, dtype)
-    own |= step_costs(ranks, device, own["crowd"])
+    with single_precision():
+        own = measure(ranks, device, dtype)
+        own |= step_costs(ranks, device, own["crowd"])
     measured: dict[str, Any] = everyone.from_first(own)
     if everyone.me == 0:
         measured_before()[path] = measured

@@ -117,9 +117,12 @@ def parallelize(
     model that the ranks cannot run, for example one with hooks. docs/training.md lists these
     models.
     """
+    import torch
+
     from synth.runtime.comm.process_groups import with_everyone
     from synth.runtime.model.checks.consistency import consistent
     from synth.runtime.model.checks.training_watch import watched
+    from synth.runtime.model.undisturbed import undisturbed
     from synth.runtime.tracing.inputs import Inputs
 
     check_batch_norm(batch_norm, mode)
@@ -131,7 +134,8 @@ def parallelize(
     given["objective"] = chosen_objective
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
-    with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with undisturbed(here), watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
         members = replace(with_everyone(members), refuses_gathers=refuse)
         prepare = partial(prepared_model, ranks=members.size, plan=plan, ahead=ahead, mode=mode)
         prepared = consistent(partial(prepare, model, input), model, input, settings, members.everyone)

@@ -1,8 +1,14 @@
-"""Random numbers that all ranks draw alike."""
+"""Random numbers that all ranks draw alike, from a seed of each pass.
+
+A pass that draws takes one number of torch's generator, as a pass in one process takes
+many. So a pass repeats its numbers behind `torch.manual_seed`, `set_rng_state` or
+`fork_rng`, as there. They are not those that one process would draw.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -10,24 +16,69 @@ from torch import nn
 
 from synth.runtime.grid.ranks import Ranks
 
+BETWEEN_REPLICAS = 0x61C88647  # odd, so that all replicas have seeds of their own
+PLACES = 2**20  # more than the steps of a network that draw
 
-class Draws(nn.Module):
-    """Random numbers that are the same on all ranks, whatever their generators are.
 
-    As for dropout, they depend on a seed of the first rank's generator and on how often
-    the call was made. They are not those that one process would draw.
-    """
+class Drawing(nn.Module):
+    """What draws random numbers. seed: of this pass and this place in the network."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        super().__init__()  # of its step, so that a checkpoint draws the same again
-        self.seed = ranks.seed()
-        self.calls = 0
+    seed = 0
+
+    @property
+    def draws_now(self) -> bool:
+        """Whether the next pass draws."""
+        return True
+
+
+class Draws(Drawing):
+    """Random numbers that are the same on all ranks, whatever their generators are."""
 
     @contextmanager
     def alike(self, device: torch.device) -> Iterator[None]:
         """Draw from these numbers in here."""
-        self.calls += 1
         devices = [] if device.type == "cpu" else [device]
         with torch.random.fork_rng(devices, device_type=device.type):
-            torch.manual_seed(self.seed * 2**20 + self.calls)
+            torch.manual_seed(self.seed)
             yield
+
+
+class Seeds:
+    """The seeds of the passes of a network.
+
+    modules: of all steps, in one order on all ranks.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], ranks: Ranks) -> None:
+        self.ranks, self.told = ranks, False
+        self.drawing = [each for each in modules if isinstance(each, Drawing)]
+
+    def offer(self, device: torch.device) -> bool:
+        """Draw a number, if the pass draws, which goes with the next message.
+
+        device: whose generator the pass would use in one process. Returns whether a
+        number was drawn.
+        """
+        draws = any(each.draws_now for each in self.drawing)
+        number = int(torch.randint(2**31, (), device=device)) if draws else 0
+        self.ranks.agreement.number = number
+        return draws
+
+    def take(self) -> None:
+        """Give all places the seeds that follow from the first rank's number.
+
+        The first rank warns, once, if another has drawn another one.
+        """
+        first, *others = self.ranks.agreement.numbers
+        replica = 0 if self.ranks.replicas is None else self.ranks.replicas.me
+        seed = (first + replica * BETWEEN_REPLICAS) % 2**31
+        for place, each in enumerate(self.drawing):
+            each.seed = seed * PLACES + place
+        if self.ranks.reports and not self.told and any(n != first for n in others):
+            self.told = True
+            warnings.warn(
+                f"the generators of the ranks differ: all ranks draw dropout from that"
+                f" of rank {self.ranks.rank}; call torch.manual_seed with one number on"
+                " all ranks to repeat a pass from any of them",
+                stacklevel=2,
+            )

@@ -1,7 +1,7 @@
 """Dropout that is the same on every grid: a word's mask is a function of its place.
 
-The mask depends on a seed, on how often the layer ran, and on the place of the word in
-the whole tensor. So P ranks drop what one rank would drop. The mask is not the one that
+The mask depends on the seed of the pass and on the place of the word in the whole
+tensor. So P ranks drop what one rank would drop. The mask is not the one that
 torch would draw.
 """
 
@@ -10,32 +10,34 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import shape
+from synth.runtime.layers.steps.draws import Drawing
 
-CHUNK = 2**16  # words whose numbers are drawn at once; they are 8 bytes each
 CHUNK = 2**16  # words whose numbers are drawn at once; each takes 8 bytes
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIXES = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
-class Dropout(nn.Module):
+class Dropout(Drawing):
     """`torch.nn.Dropout` on shards; with `dims` 2 whole channels, as `Dropout1d/2d/3d`.
 
-    The seed is drawn from the first rank's generator when the layer is created. Each
-    replica has a seed of its own, also where all generators have one state.
+    Each pass has a seed, and each replica one of its own.
     """
 
     def __init__(self, p: float, layout: Layout, dims: int | None = None) -> None:
         super().__init__()
-        self.p, self.calls = p, 0
+        self.p = p
         dims = len(layout.whole) if dims is None else dims
         self.whole, self.box = layout.whole[:dims], layout.mine[:dims]
         self.each = (*shape(self.box), *[1] * (len(layout.whole) - dims))
-        self.seed = layout.ranks.seed()
+
+    @property
+    def draws_now(self) -> bool:
+        """In training, unless nothing is dropped."""
+        return self.training and self.p > 0
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard with words dropped, scaled so that the mean stays.
@@ -48,7 +50,6 @@ class Dropout(nn.Module):
             )
         if not self.training or self.p == 0:
             return shard
-        self.calls += 1
         if self.p == 1:
             return shard * 0
         mask = self._kept(shard.device).reshape(self.each)
@@ -57,7 +58,7 @@ class Dropout(nn.Module):
 
     def _kept(self, device: torch.device) -> torch.Tensor:
         """Whether each word of the own box is kept; drawn in parts, to save memory."""
-        seed, least = self.seed * 2**20 + self.calls, int(self.p * 2**53)
+        seed, least = self.seed, int(self.p * 2**53)
         keep = torch.empty(shape(self.box), dtype=torch.bool, device=device)
         longest = max(range(len(self.box)), key=lambda dim: keep.shape[dim])
         low, high = self.box[longest]

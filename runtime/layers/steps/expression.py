@@ -41,7 +41,7 @@ class ExpressionStep(Step):
     ) -> None:
         super().__init__()
         self.call, self.evaluated, self.device = call, evaluated, device
-        self.draws = Draws(ranks) if draws else None
+        self.draws = Draws() if draws else None
         self.layout = replicated(shape, ranks)
         self.likes = dict(values)
         for name, like in values.items():

@@ -50,6 +50,14 @@ class InOneMode(Step):
         """What the inner step uses."""
         return self.inner.held_tensors()
 
+    def reads_back(self, name: str, trained: bool) -> bool:
+        """What the inner step reads."""
+        return self.inner.reads_back(name, trained)
+
+    def reads_inputs(self, trained: bool) -> bool:
+        """Whether the inner step reads them."""
+        return self.inner.reads_inputs(trained)
+
     @property
     def changes_buffers(self) -> bool:
         """Whether the inner step may, and runs."""

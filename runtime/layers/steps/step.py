@@ -55,6 +55,20 @@ class Step(nn.Module):
         """Whether the step may change the buffers that it uses."""
         return self.training
 
+    def reads_back(self, name: str, trained: bool) -> bool:
+        """Whether the backward pass reads a parameter or buffer, by its name here.
+
+        trained: whether an input has a gradient. A bias is only added.
+        """
+        return name != "bias"
+
+    def reads_inputs(self, trained: bool) -> bool:
+        """Whether the backward pass reads the inputs.
+
+        trained: whether the weight has a gradient.
+        """
+        return True
+
     def exchanges(self) -> list[Exchange]:
         """What ranks receive in a call, in the mode of the step."""
         module: Any = getattr(self, "module", None)

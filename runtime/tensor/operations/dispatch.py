@@ -24,6 +24,7 @@ from synth.runtime.tensor.operations import (
     weight_norm,
 )
 from synth.runtime.tensor.operations.gathered import gathered, is_view, tensors_of
+from synth.runtime.tensor.operations.given import note_given
 from synth.runtime.tensor.operations.operands import (
     NoParts,
     changed_by,
@@ -56,8 +57,15 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             f"{short_name(func)} mixes a partitioned tensor and a {other.__name__};"
             " convert one of them: full_tensor() gives a plain tensor"
         )
+    if torch.is_inference_mode_enabled() and is_view(func):
+        given = next(tensors_of(args[0]), None)
+        if given is not None and not given.is_inference():
+            # a view shares the count of changes, which what is made in here has not
+            with torch.inference_mode(False):
+                return dispatch(func, types, args, kwargs)
     if written(func):
         _refuse_copies(func, changed_by(func, args, kwargs))
+    note_given(func, args, kwargs)
     rule = rule_of(func)
     try:
         made = rule(func, args, kwargs)

@@ -60,12 +60,12 @@ def test_ranks_agree_through_the_host_where_they_can(config: str, device: str) -
 
 
 def test_one_rank_compares_nothing_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checksum would wait for the GPU in every pass."""
+    """A fingerprint would wait for the GPU in every pass."""
     groups: Any = SimpleNamespace(of=lambda *_, **__: None)
     monkeypatch.setattr(dist.distributed_c10d, "get_backend_config", lambda group: BOTH)
     alone = Agreement((0,), groups)
-    alone.note(torch.ones(3))
-    assert alone.noted == (0.0, 0.0)
+    alone.note("batch", torch.ones(3))
+    assert alone.noted == []
 
 
 @pytest.mark.parametrize("config", [BOTH, "cpu:gloo,cuda:gloo"], indirect=True)

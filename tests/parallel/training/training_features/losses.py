@@ -177,6 +177,29 @@ def other_losses(run: Run) -> None:
     (whole.square().sum() * (1 + torch.distributed.get_rank())).backward()
 
 
+@refused("other targets on the ranks", "rank")
+def other_targets(run: Run) -> None:
+    """As each rank would draw them."""
+    out = run.model(run.batch())
+    torch.manual_seed(torch.distributed.get_rank())
+    functional.mse_loss(out, torch.randn(out.shape, dtype=out.dtype)).backward()
+
+
+@refused("another factor of the loss on each rank", "rank")
+def other_factors(run: Run) -> None:
+    """The loss is a plain number, so that the ranks meet it in the backward pass."""
+    (run.model(run.batch()).square().sum() * (1 + torch.distributed.get_rank())).backward()
+
+
+@refused("a step between forward and backward pass", "inplace operation")
+def step_between(run: Run) -> None:
+    """The weights are no more those of the forward pass."""
+    run.loss().backward()
+    loss = run.loss()
+    torch.optim.SGD(run.model.parameters(), lr=0.1).step()
+    loss.backward()
+
+
 @refused("other batches on the ranks", "rank")
 def other_batches(run: Run) -> None:
     """As a sampler per rank would give them."""

@@ -1,0 +1,120 @@
+"""Random numbers of passes: they follow torch's generator, as in one process."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import synth
+
+SHAPE = (4, 3, 8, 8)
+
+
+class Dropped(nn.Module):
+    """Two dropouts, one of whole channels; noise that all ranks draw; a region that is computed again."""
+
+    def __init__(self, again: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+        self.drop, self.channels, self.again = nn.Dropout(0.4), nn.Dropout2d(0.3), again
+
+    def middle(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.channels(torch.tanh(self.drop(x)))
+        return y + torch.rand(8, 1, 1, dtype=y.dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = checkpoint(self.middle, x, use_reentrant=False) if self.again else self.middle(x)
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def networks(plan: Any, *agains: bool) -> list[Any]:
+    torch.manual_seed(0)
+    whole = Dropped().double()
+    found = []
+    for again in agains:
+        model = copy.deepcopy(whole)
+        model.again = again
+        found.append(synth.parallelize(model, SHAPE, plan=plan))
+    return found
+
+
+def batch() -> torch.Tensor:
+    return torch.linspace(-1, 1, 768, dtype=torch.float64).reshape(SHAPE)
+
+
+def passes(plan: Any) -> dict[str, torch.Tensor]:
+    """Outputs of passes, by what stands before them."""
+    (net,) = networks(plan, False)
+    found = {}
+
+    def run(name: str) -> None:
+        found[name] = net(batch()).full_tensor().detach()
+
+    torch.manual_seed(5)
+    run("seeded")
+    run("next")
+    state = torch.get_rng_state()
+    run("behind a state")
+    torch.set_rng_state(state)
+    run("behind the state again")
+    torch.manual_seed(5)
+    run("seeded again")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        run("seeded in fork_rng")
+    run("next again")
+    torch.manual_seed(6)
+    run("another seed")
+    return found
+
+
+def gradients(plan: Any) -> float:
+    """How far gradients are from those of a network that keeps what a checkpoint computes again."""
+    found = []
+    for net in networks(plan, True, False):
+        torch.manual_seed(7)
+        loss = net(batch()).square().mean()
+        net(batch() + 1).sum().detach()  # draws other numbers in between
+        loss.backward()
+        found.append([p.grad.full_tensor() for p in net.parameters()])
+    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+def other_generators(plan: Any) -> tuple[list[str], float]:
+    """What is said where ranks have other generators, and how far the result is from rank 0's."""
+    (net,) = networks(plan, False)
+    torch.manual_seed(0)
+    expected = net(batch()).full_tensor()
+    torch.manual_seed(dist.get_rank())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = net(batch()).full_tensor()
+        net(batch())
+    return [str(each.message) for each in told], float((found - expected).abs().max())
+
+
+def untouched(plan: Any) -> list[bool]:
+    """Whether the generator stays as it was: where nothing draws, in evaluation, while a network is made."""
+    found = []
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    net = synth.parallelize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)), SHAPE, plan=plan)
+    torch.manual_seed(3)
+    for mode in (False, True):
+        net.train(mode)
+        net(torch.ones(SHAPE))
+        found.append(torch.equal(before, torch.get_rng_state()))
+    torch.manual_seed(3)
+    model = nn.Conv2d(3, 4, 3)
+    before = torch.get_rng_state()
+    net = synth.parallelize(model, SHAPE, plan=plan)
+    net(torch.ones(SHAPE)).sum().backward()
+    found.append(torch.equal(before, torch.get_rng_state()))
+    return found
