@@ -53,12 +53,21 @@ def test_the_gradient_is_that_of_torch(case: Any, dtype: torch.dtype) -> None:
     conv: Any = getattr(functional, f"conv{dims}d")
     out = conv(inputs, ker, None, 1, padding, dilation, groups)
     (expected,) = torch.autograd.grad(out, inputs, dout)
+    apart = 0.0
+    if (
+        dtype == torch.bfloat16
+    ):  # without AVX-512 torch sums in bfloat16, and is the one that is far from float32
+        exact = inputs.detach().float().requires_grad_()
+        wide = conv(exact, ker.float(), None, 1, padding, dilation, groups)
+        (exact_gradient,) = torch.autograd.grad(wide, exact, dout.float())
+        apart = float((exact_gradient - expected).abs().max())
+        expected = exact_gradient.to(dtype)
     context, tile = Context(), dout
     if groups > 1:
         ker = ker.reshape(groups, k // groups, *ker.shape[1:])
         tile = dout.reshape(samples, groups, k // groups, *made)
     close: dict[str, Any] = (
-        {"rtol": 0.02, "atol": 0.5} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+        {"rtol": 0.02, "atol": 0.5 + apart} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
     )
     for _ in range(TRIALS + 2):
         found = input_gradient(ker, tile, block, windows, context)
