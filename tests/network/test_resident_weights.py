@@ -134,7 +134,7 @@ def test_less_memory_moves_more_words(share: float) -> None:
 def test_too_little_memory_names_what_would_do() -> None:
     with pytest.raises(InfeasibleError, match=r"small: a step of none of the \d+ plans") as fault:
         plan_network(NETWORK, replace(INFERENCE, limit_bytes=1000))
-    enough = int(re.findall(r"--memory (\d+)", str(fault.value))[0])
+    enough = int(re.findall(r"memory=(\d+)", str(fault.value))[0])
     plan = plan_network(NETWORK, replace(INFERENCE, limit_bytes=enough))
     assert plan.held_bytes == enough
 
