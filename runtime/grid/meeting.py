@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 from typing import Any
 
 import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import agent_store, job_name, store_place
 from synth.runtime.grid.liveness import Watch
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def meet(
@@ -58,6 +61,7 @@ def _own_store(
             timeout=limit,
             wait_for_workers=False,
             multi_tenant=True,
+            master_listen_fd=_local_listener(name, port) if keeps else None,
         )
         if keeps:
             store.set(mark, "")
@@ -73,6 +77,26 @@ def _own_store(
         if keeps or agent_store():
             raise
     return connected()  # what has closed was the store of the start before
+
+
+def _local_listener(name: str, port: int) -> int | None:
+    """A socket for a store that only processes of this machine are to reach.
+
+    torch itself listens on all interfaces. None where ranks of other hosts come, and
+    where the port is taken: by a store of this process, which torch shares, or not.
+    """
+    if name not in LOOPBACK:
+        return None
+    family = socket.AF_INET6 if name == "::1" else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("::1" if name == "::1" else "127.0.0.1", port))
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        return None
+    return listener.detach()  # the store closes it
 
 
 def part(store: Any, rank: int, size: int) -> None:
