@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from synth.parallel.input.order import sampler
     from synth.parallel.input.samples import open_samples
     from synth.parallel.parallelize import parallelize, plan_model
+    from synth.parallel.self_check.check import check
     from synth.planning.comparison import compare
     from synth.planning.plan import Plan
     from synth.prediction.prediction import Comparison, Prediction
@@ -68,6 +69,7 @@ __all__ = [
     "SynthError",
     "UsageError",
     "__version__",
+    "check",
     "check_replicas",
     "compare",
     "distributed_conv",
@@ -89,6 +91,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "check": ("synth.parallel.self_check.check", "check"),
     "check_replicas": ("synth.runtime.model.checks.replicas", "check_replicas"),
     "CheckError": ("synth.base.errors", "CheckError"),
     "Comparison": ("synth.prediction.prediction", "Comparison"),

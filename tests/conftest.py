@@ -15,6 +15,7 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile(
     "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
 )
+os.environ.setdefault("SYNTH_CHECK", "never")  # tests compare with one process themselves
 os.environ.setdefault("SYNTH_OBJECTIVE", "words")  # plans of tests do not depend on the machine
 # a look for GPUs starts nothing of CUDA's, which ranks that are forked later could not use
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

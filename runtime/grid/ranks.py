@@ -206,3 +206,22 @@ class AbsentRanks(Ranks):
     def gathered(self, value: Any) -> list[Any]:
         """The value itself, once for each rank."""
         return [value] * self.size
+
+
+class Alone(AbsentRanks):
+    """This process by itself, whatever job it is of: a network on it sends nothing."""
+
+    @classmethod
+    def here(cls) -> Alone:
+        """One rank, whose process group fails whatever is asked of it."""
+        return cls((0,), 0, _NO_GROUP)
+
+
+class _NoGroup:
+    """In the place of a process group, so that no message goes to the job's."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("a network on one process must not send anything")
+
+
+_NO_GROUP = _NoGroup()

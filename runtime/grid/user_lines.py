@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+# what runs a model without the user around it
+RUN_MODELS = "runtime/tracing/trace.py", "runtime/model/self_check/passes.py"
+
 
 class UserLine(NamedTuple):
     """A line of a file. warned: the warnings that Python has shown for the module."""
@@ -24,12 +27,12 @@ class UserLine(NamedTuple):
 def user_line() -> UserLine | None:
     """The innermost line that runs and is neither torch's nor our own; None for none.
 
-    A model that is traced has none outside of it: the search ends where tracing began.
+    A model that is traced has none outside of it: the search ends where it is run from.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith("runtime/tracing/trace.py"):  # which runs the model
+        if file.endswith(RUN_MODELS):
             return None
         if is_users(file):
             warned = frame.f_globals.setdefault("__warningregistry__", {})

@@ -77,6 +77,8 @@ class Network(Shown):
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
+            if everyone.size == 1:
+                break
             first = everyone.members[0]
             with torch.inference_mode(values.is_inference()):  # where it was made
                 dist.broadcast(values.detach(), src=first, group=everyone.group)

@@ -8,7 +8,7 @@ that was given by position before.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ class Inputs:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = tuple(_specified(each) for each in args)
         self.kwargs = {name: _specified(each) for name, each in kwargs.items()}
+        self.given: tuple[Any, Any] = args, kwargs  # with the examples themselves
 
     @classmethod
     def of(cls, given: Any) -> Inputs:
@@ -60,6 +61,22 @@ class Inputs:
             f"the input is {given!r}; give the shape of the whole batch, or for several"
             " inputs a tuple of shapes and tensors, a dict by name, or synth.Inputs"
         )
+
+    def mapped(self, change: Callable[[Spec], Spec]) -> Inputs:
+        """The same arguments with other specs, and without examples."""
+        made = Inputs()
+
+        def changed(leaf: Any) -> Any:
+            return change(leaf) if isinstance(leaf, Spec) else leaf
+
+        each = _pytree.tree_map(changed, (self.args, self.kwargs), is_leaf=_is_leaf)
+        made.args, made.kwargs = each
+        made.given = made.args, made.kwargs
+        return made
+
+    def without_examples(self) -> Inputs:
+        """The same specs, which keep no tensor of the user alive."""
+        return self.mapped(lambda spec: spec)
 
     def __str__(self) -> str:
         if len(self.args) == 1 and not self.kwargs:
@@ -97,6 +114,18 @@ class Arguments:
                 f"the input {inputs} has no words, so there is nothing to compute;"
                 " leave an empty batch out"
             )
+
+    def examples(self) -> list[torch.Tensor | None]:
+        """What was given as each tensor, in the order of `names`; None for a shape."""
+        args, kwargs = self.inputs.given
+        bound = self.signature.bind(*args, **kwargs)
+        pairs, _ = _pytree.tree_flatten_with_path(
+            dict(bound.arguments),
+            is_leaf=lambda each: _is_leaf(each) or _is_shape(each),
+        )
+        given = {_path(keys): leaf for keys, leaf in pairs}
+        found = [given.get(name) for name in self.names]
+        return [each if isinstance(each, torch.Tensor) else None for each in found]
 
     def tensors(self, dtype: torch.dtype) -> list[torch.Tensor]:
         """Tensors without values. dtype: of the model's parameters."""

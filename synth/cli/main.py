@@ -29,7 +29,7 @@ FOLDERS = {  # command -> the folder of its module; in the order of `synth --hel
     **dict.fromkeys(("bounds", "certify"), "bounds"),
     **dict.fromkeys(("report", "plot"), "plans"),
     "errata": "bounds",
-    "import": "setup",
+    **dict.fromkeys(("import", "check"), "setup"),
     **dict.fromkeys(("simulate", "replay", "predict"), "plans"),
     **dict.fromkeys(("calibrate", "schema", "doctor", "completion"), "setup"),
 }

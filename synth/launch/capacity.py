@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
 from synth.base.errors import UsageError
+from synth.base.free_memory import available_bytes
 from synth.base.units import show_bytes
 from synth.runtime.grid.launched_job import usable_cores
 
 TORCH_BYTES = 150 * 10**6  # that only one rank uses: torch 2 without CUDA, measured
 LOAD_SECONDS = 1.7  # of processor time in which a rank loads torch, measured
 PATIENCE = 20.0  # seconds of loading that need no warning
-MEMINFO = "/proc/meminfo"
-# limit and use of the control group, in its second version and in its first
-GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 def require_memory(ranks: int, bytes_each: int) -> None:
@@ -45,26 +37,3 @@ def crawl(ranks: int) -> str:
         " load torch, and wait for each other in every exchange; times say nothing, so take fewer ranks, or"
         " `synth simulate` for values and words"
     )
-
-
-def available_bytes() -> int | None:
-    """Memory that new processes can have, swap not counted; None where the system does not say."""
-    return min(_said(), default=None)
-
-
-def _said() -> Iterable[int]:
-    for line in _text(MEMINFO).splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable" and value.split()[0].isdecimal():
-            yield int(value.split()[0]) * 1024
-    for limit, used in GROUPS:
-        most, now = _text(limit).strip(), _text(used).strip()
-        if most.isdecimal() and now.isdecimal():  # "max" is no limit
-            yield max(0, int(most) - int(now))
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""

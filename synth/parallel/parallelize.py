@@ -38,6 +38,7 @@ from synth.parallel.mode import check_mode
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.planned_words import planned_words, require_few
 from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, within
+from synth.parallel.self_check.automatic import require_as_model, when_to_check
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,6 +67,7 @@ def parallelize(
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
     objective: Literal["time", "words"] | None = None,
+    check: bool | Literal["auto"] = "auto",
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -109,8 +111,13 @@ def parallelize(
         measures the machine for some seconds and keeps the numbers in the user's cache folder; ranks may
         hold whole slices of weights, as with DDP, where they fit `memory`. None: what the environment
         variable SYNTH_OBJECTIVE says, else "time".
+    check: whether the first rank first compares the network with the model in one process, as `synth.check`
+        does, while the others wait: always (True), never (False), or where it is estimated to take at most
+        as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
+        compared, or why nothing was. The environment variable SYNTH_CHECK goes before: always, never, auto.
 
-    Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
+    Raises `CheckError` on all ranks if the network computes something else than the model. Raises
+    `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
     Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
     or a plan of another model. Raises `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a
@@ -126,12 +133,12 @@ def parallelize(
     from synth.runtime.tracing.inputs import Inputs
 
     check_batch_norm(batch_norm, mode)
-    chosen_objective = objective_of(objective)
+    chosen_objective, when = objective_of(objective), when_to_check(check)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
-    given["objective"] = chosen_objective
+    given |= {"objective": chosen_objective, "check": when}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     here = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -142,7 +149,10 @@ def parallelize(
         recipe = NetworkRecipe(
             members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective, prepare
         )
-        return adopt(recipe.network(model, Inputs.of(input), prepared))
+        inputs = Inputs.of(input)
+        asked = model, inputs, prepared.traced, members.everyone, mode == "inference", batch_norm
+        require_as_model(when, *asked)
+        return adopt(recipe.network(model, inputs.without_examples(), prepared))
 
 
 @entered_by(Door.MODEL)
@@ -198,7 +208,9 @@ def plan_model(
     )
     traced = trace_model(model, input)
     plan = plan_network(traced.network, within(request, memory))
-    return replace(plan, words_of=partial(_words_of, emptied(model), Inputs.of(input), traced))
+    return replace(
+        plan, words_of=partial(_words_of, emptied(model), Inputs.of(input).without_examples(), traced)
+    )
 
 
 def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from synth.base.errors import UsageError
@@ -21,20 +19,6 @@ def test_ranks_beyond_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         capacity.require_memory(1, 0)
     monkeypatch.setattr(capacity, "available_bytes", lambda: None)
     capacity.require_memory(10**6, 10**9)
-
-
-def test_the_least_of_what_the_system_says_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 500 kB\n")
-    (tmp_path / "limit").write_text("9000\n")
-    (tmp_path / "used").write_text("2000\n")
-    group = str(tmp_path / "limit"), str(tmp_path / "used")
-    monkeypatch.setattr(capacity, "MEMINFO", str(tmp_path / "meminfo"))
-    monkeypatch.setattr(capacity, "GROUPS", (group,))
-    assert capacity.available_bytes() == 7000
-    (tmp_path / "limit").write_text("max\n")
-    assert capacity.available_bytes() == 500 * 1024
-    monkeypatch.setattr(capacity, "MEMINFO", str(tmp_path / "none"))
-    assert capacity.available_bytes() is None
 
 
 def test_many_ranks_on_few_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,8 @@ def _at_home(
     place = home.partition
     assert place is not None
     if not place.layout.whole:
-        dist.all_reduce(part, group=held.ranks.group)
+        if held.ranks.size > 1:
+            dist.all_reduce(part, group=held.ranks.group)
         return part if not home.copies or held.ranks.me == 0 else part * 0
     owned = one_owner(place.layout)
     total = add_boxes(part, held, owned, count)

@@ -37,9 +37,11 @@ class ReplicatedParams(nn.Module):
         """The own box of an entry. Its gradient is summed over all copies."""
         values: torch.Tensor = getattr(self, name)
         held, owned = self.layouts[name], self.owners[name]
-        if values.requires_grad and not held.whole:  # all ranks hold the scalar
+        if not values.requires_grad or held.ranks.size == 1:
+            return values
+        if not held.whole:  # all ranks hold the scalar
             return sum_gradient(values, held.ranks.group)
-        if not values.requires_grad or held.boxes == owned.boxes:
+        if held.boxes == owned.boxes:
             return values
         return sum_copies(values, held, owned, self.count)
 

@@ -35,12 +35,18 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Traces the model and writes its layers; what cannot be written is a `UsageError`."""
-    extents = args.input.split(",")
-    if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
-        raise UsageError(f"--input is {args.input!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
+    extents = extents_of(args.input)
     require("torch")
-    with _own_stdout() as stdout:
-        return _write(args, [int(each) for each in extents], stdout)
+    with own_stdout() as stdout:
+        return _write(args, extents, stdout)
+
+
+def extents_of(text: str) -> list[int]:
+    """The shape of a batch, from "32,3,224,224"."""
+    extents = text.split(",")
+    if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
+        raise UsageError(f"--input is {text!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
+    return [int(each) for each in extents]
 
 
 def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
@@ -62,7 +68,7 @@ def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
 
 
 @contextmanager
-def _own_stdout() -> Iterator[TextIO]:
+def own_stdout() -> Iterator[TextIO]:
     """Standard output for the file alone: what the user's code prints, also at exit, goes to stderr."""
     if sys.stdout is not sys.__stdout__:
         yield sys.stdout

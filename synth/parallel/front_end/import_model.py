@@ -24,7 +24,7 @@ def import_model(factory: str, shape: Sequence[int]) -> str:
     """
     model = make_model(factory)
     try:
-        with _silence():
+        with silence():
             traced = trace_model(model.eval(), shape, factory.rpartition(":")[2])
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -74,7 +74,7 @@ def make_model(factory: str) -> Any:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Without what a model prints or logs while it is traced."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
