@@ -35,7 +35,11 @@ def verdict(pair: Pair, mode: str) -> Verdict:
         drawn, theirs = pair.of_network()
     except Exception as error:  # whatever a step raises
         return Verdict(_failure(pair, error, mode), fails=True)
-    witness, ours = pair.of_model(drawn)
+    try:
+        witness, ours = pair.of_model(drawn)
+    except Exception as error:  # as a change in place of what a gradient needs
+        why = f"the model fails in it by itself: {_first_line(error)}"
+        return Verdict(left_out=f"{mode} is left out, as {why}")
     rounding = coarsest(pair.graph)
     limit = tolerance(rounding)
     found = list(differences(theirs, ours, limit))
@@ -85,5 +89,9 @@ def _failure(pair: Pair, error: Exception, mode: str) -> str:
             each.remove()
     nodes = {node.name: node for node in pair.graph.nodes}
     call = f"{place_of_node(nodes[latest[-1]])}" if latest else "the backward pass"
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"{call} fails on ranks, though not in one process, in {mode}: {first}"
+    what = _first_line(error)
+    return f"{call} fails on ranks, though not in one process, in {mode}: {what}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -353,6 +353,23 @@ def test_what_cannot_be_compared_says_why() -> None:
     )
 
 
+def test_a_mode_in_which_the_model_fails_is_left_out() -> None:
+    class OnlyTrains(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.conv(x).exp()
+            if self.training:
+                made = made.clone()
+            return made.add_(1)  # which the gradient of exp needs
+
+    found = synth.check(OnlyTrains(), (2, 3, 8, 8))
+    assert found.modes == ("training",)
+    assert "evaluation is left out, as the model fails in it by itself" in str(found)
+
+
 # -- time ----------------------------------------------------------------------------------------------------
 
 
