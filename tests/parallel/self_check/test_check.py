@@ -177,7 +177,6 @@ def test_an_effect_of_a_hook_that_is_dropped_is_found(monkeypatch: pytest.Monkey
     model = Parts()
     model.first.register_forward_hook(lambda module, given, made: 1.5 * made)
     monkeypatch.setattr(trace, "check_supported", lambda model: None)
-    monkeypatch.setattr(network, "require_as_traced", lambda *_: None)
     with pytest.raises(synth.CheckError, match=r"^first ") as caught:
         synth.check(model, (4, 4, 4, 4))
     assert line_of("self.first(") in str(caught.value)
