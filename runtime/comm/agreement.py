@@ -72,7 +72,7 @@ class Agreement:
         self.members, self.groups = members, groups
         self.group = groups.of(range(len(members)), purpose="agreement")
         self.alike = [range(len(members))] if alike is None else alike
-        host = backend_of(self.group, "cpu")
+        host = len(members) == 1 or backend_of(self.group, "cpu")
         self.device = torch.device("cpu" if host else "cuda")
         # a number of this rank, and then those of all, in the order of the members
         self.number, self.numbers = 0, [0] * len(members)

@@ -19,7 +19,7 @@ from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.gradient_buckets import Spread
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import volume
-from synth.runtime.grid.ranks import Alone, Ranks, Replicas
+from synth.runtime.grid.ranks import Ranks, Replicas
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.tensor.partition import Partition
@@ -116,7 +116,7 @@ def whole_gradient(where: Partition) -> tuple[tuple[int, ...], Spread | None]:
 
 def agreeing(ranks: Ranks) -> Ranks:
     """The same ranks, which agree before they communicate: in each replica, and all."""
-    if ranks.agreement is not None or isinstance(ranks, Alone):
+    if ranks.agreement is not None:
         return ranks
     groups = ProcessGroups(ranks, reused=True)
     found = replace(ranks, agreement=Agreement(ranks.members, groups))

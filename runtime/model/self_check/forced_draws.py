@@ -7,50 +7,41 @@ else the model keeps its own, and the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
-from synth.runtime.layers.steps.draws import Draws
+from synth.runtime.layers.steps.draws import Drawing, Draws
 from synth.runtime.model.network import Network
 
-Counts = dict[Any, int]  # module that draws -> how often it had, before a call
 SIGMAS = 6.0  # of the share of words that a mask keeps
 
 
 class Drawn:
-    """Which steps of a network drew in a pass, and from where.
+    """Which steps of a network drew in its last pass, and from what seeds.
 
     As a context it looks at the steps of a network while that runs.
     """
 
     def __init__(self, network: Network) -> None:
         self.steps = network.program.steps
-        self.counts: dict[str, list[Counts]] = {}
+        self.parts: dict[str, list[Drawing]] = {}
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Drawn:
         for name, step in self.steps.items():
-            parts = [each for each in step.modules() if hasattr(each, "calls")]
+            parts = [each for each in step.modules() if isinstance(each, Drawing)]
             if parts:
                 self._look_at(name, step, parts)
         return self
 
-    def _look_at(self, name: str, step: nn.Module, parts: list[Any]) -> None:
-        before: Counts = {}
-
-        def enter(*_: Any) -> None:
-            before.update({each: each.calls for each in parts})
-
+    def _look_at(self, name: str, step: nn.Module, parts: list[Drawing]) -> None:
         def leave(*_: Any) -> None:
-            drew = {each: n for each, n in before.items() if each.calls != n}
-            if drew:
-                self.counts.setdefault(name, []).append(drew)
+            self.parts[name] = [each for each in parts if each.draws_now]
 
-        self._hooks.append(step.register_forward_pre_hook(enter))
         self._hooks.append(step.register_forward_hook(leave))
 
     def __exit__(self, *fault: object) -> None:
@@ -61,9 +52,8 @@ class Drawn:
         self, name: str | None, device: torch.device
     ) -> AbstractContextManager[Any]:
         """A context in which torch draws what a gathered call drew."""
-        for part, count in self._of(name).items():
+        for part in self.parts.get(name or "", ()):
             if isinstance(part, Draws):
-                part.calls = count
                 return part.alike(device)
         return nullcontext()
 
@@ -74,24 +64,17 @@ class Drawn:
 
         call: the model's own dropout, of one tensor.
         """
-        for part, count in self._of(name).items():
+        for part in self.parts.get(name or "", ()):
             if isinstance(part, Draws) or not isinstance(given, torch.Tensor):
                 continue
             ones = torch.ones_like(given, requires_grad=False)
             with torch.no_grad():
                 own = call(ones.clone())
-                part.calls = count
-                kept = part(ones)
-                part.calls = count
-                base = part(torch.zeros_like(ones))
+                kept, base = part(ones), part(torch.zeros_like(ones))
             if kept.shape == own.shape and could_be(kept, own):
                 made: torch.Tensor = base + given * (kept - base)
                 return made
         return None
-
-    def _of(self, name: str | None) -> Mapping[Any, int]:
-        """The modules that drew in the first call of a step."""
-        return self.counts.get(name or "", [{}])[0]
 
 
 def could_be(mask: torch.Tensor, other: torch.Tensor) -> bool:
