@@ -10,6 +10,7 @@ from synth.machine.file import COMPUTE, LEVEL, TOP
 from synth.network.arguments import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
 from synth.network.graph import CONVS
 from synth.network.row_map_entries import MODES
+from synth.runtime.grid.rules.processors import SETS
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
@@ -91,6 +92,7 @@ def machine_file_schema() -> dict[str, Any]:
     level["small"] = steps
     compute: dict[str, Any] = dict.fromkeys(COMPUTE, number)
     compute |= {"narrow": steps, "rates": _object(dict.fromkeys(WORD_BYTES, number), [])}
+    processor = {"type": "string", "pattern": f"^({'|'.join(SETS)})( \\S+ \\S+)?$"}
     top: dict[str, Any] = {
         "machine": {"type": "string"},
         "source": {"type": "string"},
@@ -100,6 +102,7 @@ def machine_file_schema() -> dict[str, Any]:
         "overlap": {"type": "number", "minimum": 0, "maximum": 1},
         "errors": {"type": "object", "additionalProperties": number},  # of measured numbers, relative
         "algorithms": {"type": "array", "minItems": 1, "items": {"enum": list(ALGORITHMS)}},
+        "processor": {"anyOf": [processor, {"type": "array", "minItems": 1, "items": processor}]},
     }
     assert set(top) == set(TOP)
     schema = _object(top, ["levels", "compute"])
