@@ -57,7 +57,8 @@ def held_part(
         found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
         raise ValueError(
             f"{key} was replaced: it is {found}, but the network holds {place};"
-            " change it in place, as by copy_"
+            " change it in place, as by copy_, or give functional_call what is computed"
+            " from net.named_parameters()"
         )
     return local_part(values)
 

@@ -19,6 +19,11 @@ from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
+from synth.runtime.model.checks.uses import (
+    NO_WRAPPER,
+    refuse_recording,
+    require_eager,
+)
 from synth.runtime.model.checks.versions import Before, of_pass, stored
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
@@ -65,6 +70,7 @@ class Network(Shown):
         *("program", "_programs", "_places", "_by_name", "_traced_modes"),
         *("_watch", "_original"),
     }
+    _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
     def __init__(
         self,
@@ -124,12 +130,8 @@ class Network(Shown):
             " torch.distributed.checkpoint"
         )
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
-        raise ValueError(
-            "a network of synth.parallelize sums its gradients itself; do not wrap it"
-            " in DistributedDataParallel (accelerate: do not prepare() it)"
-        )
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_recording("torch.jit.script")
 
     # -- use ------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Network(Shown):
         `RuntimeError` on all ranks if they call other things or give other batches.
         In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
+        require_eager(args, kwargs)
         self._follow_changes()
         first = self.program
         given = first.arguments.read(args, kwargs)

@@ -239,6 +239,13 @@ class PartitionedTensor(torch.Tensor):
         """Raise `NotImplementedError`: the words are on several ranks."""
         self._refuse("data_ptr()")
 
+    def share_memory_(self) -> NoReturn:
+        """Raise `NotImplementedError`: other processes have other parts."""
+        self._refuse("share_memory_()")
+
+    def __dlpack__(self, **_: Any) -> NoReturn:
+        self._refuse("__dlpack__()")
+
     def _refuse(self, what: str) -> NoReturn:
         raise NotImplementedError(
             f"{what} is not defined on a partitioned tensor of {tuple(self.shape)};"

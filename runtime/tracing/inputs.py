@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+MOST = 80  # characters of a value in a message
+
 
 class Spec(NamedTuple):
     """A tensor among the arguments. dtype: None for that of the model's parameters."""
@@ -58,8 +60,9 @@ class Inputs:
         if isinstance(given, Sequence) and not isinstance(given, str) and given:
             return cls(*given)
         raise ValueError(
-            f"the input is {given!r}; give the shape of the whole batch, or for several"
-            " inputs a tuple of shapes and tensors, a dict by name, or synth.Inputs"
+            f"the input is {shown(given)}; give the shape of the whole batch, or for"
+            " several inputs a tuple of shapes and tensors, a dict by name, or"
+            " synth.Inputs"
         )
 
     def mapped(self, change: Callable[[Spec], Spec]) -> Inputs:
@@ -158,9 +161,10 @@ class Arguments:
         for path, spec in zip(self.names, self.specs, strict=True):
             tensor = leaves.pop(path, None)
             if not isinstance(tensor, torch.Tensor):
+                given = self._given(path, args, kwargs) if tensor is None else tensor
                 raise ValueError(
-                    f"{path} is {tensor!r}, but the network is planned for a tensor of"
-                    f" {spec}"
+                    f"{path} is {shown(given)}, but the network is planned for a"
+                    f" tensor of {spec}; give {_as_tensor(given, path)}"
                 )
             if spec.dtype is not None and tensor.dtype != spec.dtype:
                 raise ValueError(
@@ -172,9 +176,20 @@ class Arguments:
             planned, now = (each.get(path, _MISSING) for each in (self.values, leaves))
             if not _same(planned, now):
                 raise ValueError(
-                    f"{path} is {now!r}, but the network is planned for {planned!r};"
-                    " give what changes as a tensor, also when the network is planned"
+                    f"{path} is {shown(now)}, but the network is planned for"
+                    f" {shown(planned)}; give what changes as a tensor, also when the"
+                    " network is planned"
                 )
+        return found
+
+    def _given(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What a call gives in the place of a tensor, or of what it is a part of."""
+        found: Any = self.signature.bind(*args, **kwargs).arguments
+        for key in path.split("."):
+            if isinstance(found, Mapping):
+                found = found.get(key)
+            elif isinstance(found, list | tuple) and key.isdigit():
+                found = found[int(key)] if int(key) < len(found) else None
         return found
 
     def _leaves(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +200,27 @@ class Arguments:
             dict(bound.arguments), is_leaf=_is_leaf
         )
         return {_path(keys): leaf for keys, leaf in pairs}
+
+
+def shown(given: Any) -> str:
+    """A value in a message: what it is if it is short, else its kind and extents."""
+    kind, shape = type(given).__name__, getattr(given, "shape", None)
+    if isinstance(given, torch.Tensor) or (shape is not None and len(tuple(shape))):
+        return f"a {kind} of {tuple(given.shape)}"
+    text = repr(given)
+    if len(text) <= MOST and "\n" not in text:
+        return text
+    return f"a {kind} of {len(given)}" if hasattr(given, "__len__") else f"a {kind}"
+
+
+def _as_tensor(given: Any, path: str) -> str:
+    """How to make a tensor of a value that is none."""
+    if hasattr(given, "__array__"):
+        return f"torch.as_tensor({path})"
+    parts = isinstance(given, list | tuple) and len(given) > 0
+    if parts and all(isinstance(each, torch.Tensor) for each in given):
+        return f"one tensor, as torch.stack({path}) makes it"
+    return f"torch.tensor({path})" if parts else "a tensor"
 
 
 class _Missing:

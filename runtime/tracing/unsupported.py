@@ -16,6 +16,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree
 
 from synth.runtime.grid.user_lines import is_users, user_line
+from synth.runtime.tracing.plain_model import require_plain
 
 HOOKS = {
     "_forward_pre_hooks": "a forward pre-hook",
@@ -49,7 +50,11 @@ def check_global_hooks() -> None:
 
 
 def check_supported(model: nn.Module) -> None:
-    """Raise `ValueError` for hooks and tied values, which the ranks would leave out."""
+    """Raise `ValueError` for hooks and tied values, which the ranks would leave out.
+
+    The same for a model that is wrapped, divided or not complete.
+    """
+    require_plain(model)
     check_global_hooks()
     for name, module in model.named_modules():
         for place, kind in HOOKS.items():

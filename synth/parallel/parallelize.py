@@ -141,8 +141,11 @@ def parallelize(
     given |= {"objective": chosen_objective, "check": when}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
-    here = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with undisturbed(here), watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
+    tensors = model.parameters() if isinstance(model, torch.nn.Module) else ()  # else it is refused below
+    here = next((each.device for each in tensors), torch.device("cpu"))
+    # a server may call it inside of torch.inference_mode(), whose tensors cannot be changed later;
+    # a rank that is lost meanwhile is named, too
+    with torch.inference_mode(False), undisturbed(here), watched(members.everyone) as adopt:
         members = replace(with_everyone(members), refuses_gathers=refuse)
         prepare = partial(prepared_model, ranks=members.size, plan=plan, ahead=ahead, mode=mode)
         prepared = consistent(partial(prepare, model, input), model, input, settings, members.everyone)

@@ -18,6 +18,7 @@ from torch import nn
 import synth.runtime
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tracing.inputs import Inputs
+from synth.runtime.tracing.plain_model import require_plain
 
 T = TypeVar("T")
 Facts = dict[tuple[str, str], str]  # (kind, what is compared) -> how it is on a rank
@@ -82,6 +83,7 @@ def _require_same(facts: Facts, failed: Exception | None, ranks: Ranks) -> None:
 
 def facts_of(model: nn.Module, input: Any) -> Facts:
     """What all ranks must have alike: code, input, modules, parameters and buffers."""
+    require_plain(model)
     facts = {
         ("version", "torch"): str(torch.__version__),
         ("version", "synth"): source_digest(),
