@@ -31,7 +31,11 @@ from synth.runtime.model.live.changes import require_followed
 from synth.runtime.model.live.original import Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
-from synth.runtime.model.planned_words import PlannedWords, words_of
+from synth.runtime.model.planned_words import (
+    PlannedWords,
+    float_inputs,
+    words_of,
+)
 from synth.runtime.model.programs import Plan, Programs, emptied
 from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
@@ -334,7 +338,9 @@ class Network(Shown):
         return self._programs.received()
 
     def planned_words(
-        self, shapes: Sequence[int] | Mapping[str, Sequence[int]] | None = None
+        self,
+        shapes: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+        input_gradient: bool = False,
     ) -> PlannedWords:
         """Words that each rank receives in a pass, as the layouts of all steps say.
 
@@ -343,6 +349,8 @@ class Network(Shown):
             replicas call this. Words of weights that move to where another shape uses
             them are among these.
 
+        input_gradient: whether the inputs require gradients, too.
+
         Modes and gradients are those that modules and parameters now have. Raises
         `ValueError` where no plan fits.
         """
@@ -350,7 +358,9 @@ class Network(Shown):
         program = self._programs.of_shapes(shapes, self)
         self._follow(program)
         params = {} if program.inference else dict(self.named_parameters())
-        return words_of(program, {n for n, p in params.items() if p.requires_grad})
+        asked = float_inputs(program) if input_gradient else ()
+        trained = {name for name, each in params.items() if each.requires_grad}
+        return words_of(program, trained, () if program.inference else asked)
 
     # -- state ----------------------------------------------------------------------
 

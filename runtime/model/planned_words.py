@@ -54,6 +54,14 @@ class PlannedWords:
         return f"{self.most:,} words received per rank; most in {most or 'no call'}"
 
 
+def float_inputs(graph: StepGraph) -> list[str]:
+    """The inputs that may require gradients."""
+    given = zip(graph.inputs.values(), graph.arguments.specs, strict=True)
+    return [
+        node for node, spec in given if (spec.dtype or graph.dtype).is_floating_point
+    ]
+
+
 def words_of(
     graph: StepGraph, trained: Collection[str], asked: Collection[str] = ()
 ) -> PlannedWords:

@@ -52,10 +52,10 @@ def planned_words(model: nn.Module, parts: NetworkParts, ranks: AbsentRanks, ask
     """
     from synth.runtime.comm.process_groups import ProcessGroups
     from synth.runtime.model.assemble import assembled
-    from synth.runtime.model.planned_words import words_of
+    from synth.runtime.model.planned_words import float_inputs, words_of
 
     graph = assembled(model, parts, ProcessGroups(ranks))
     if parts.inference:
         return words_of(graph, ())
     trained = {name for name, values in model.named_parameters() if values.requires_grad}
-    return words_of(graph, trained, graph.inputs.values() if asked else ())
+    return words_of(graph, trained, float_inputs(graph) if asked else ())

@@ -172,6 +172,63 @@ def trained(name: str, axes: str, batch_norm: Any = "global", freeze: bool = Fal
     return {**found(net, net.program, plan.words, plan.words.step), "again": net.planned_words().step}
 
 
+class Between(nn.Module):
+    """A call between two convolutions, on rows of 16 channels."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv1d(2, 16, 3, padding=1), nn.Conv1d(16, 4, 3, padding=1)
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.first(x).transpose(1, 2)
+        if isinstance(self.inner, nn.MultiheadAttention):
+            rows = self.inner(rows, rows, rows)[0]
+        else:
+            rows = self.inner(rows)
+        out: torch.Tensor = self.last(rows.transpose(1, 2))
+        return out
+
+
+def heads(**options: Any) -> nn.Module:
+    return nn.MultiheadAttention(16, 2, batch_first=True, **options)
+
+
+INNER: dict[str, Any] = {
+    "attention": heads,
+    "attention with biases of keys": lambda: heads(add_bias_kv=True),
+    "attention with zeros": lambda: heads(add_bias_kv=True, add_zero_attn=True),
+    "linear": lambda: nn.Linear(16, 16),
+    "layer norm": lambda: nn.LayerNorm(16),
+    "prelu": nn.PReLU,
+}
+GRIDS = ({"w": 4}, {"k": 4}, {"b": 2, "w": 2})
+
+
+def every_pass(name: str) -> dict[str, tuple[int, int]]:
+    """Counted and planned words of this rank: training, frozen parts, evaluation, gradients of the input."""
+    kinds = {"all": "", "frozen": "inner", "first": "inner last", "none": "first inner last"}
+    found, shape = dict[str, tuple[int, int]](), (4, 2, 8)
+    for grid in GRIDS:
+        for kind, frozen in kinds.items():
+            for asked in (False, True) if kind != "none" else (True,):
+                torch.manual_seed(0)
+                model = Between(INNER[name]()).double()
+                for part in frozen.split():
+                    model.get_submodule(part).requires_grad_(False)
+                net = synth.parallelize(model, shape, plan=grid, input_gradient=asked)
+                x = torch.randn(shape).double().requires_grad_(asked)
+                net(x).square().sum().backward()
+                words = net.planned_words(input_gradient=asked)
+                found[f"{grid}, {kind}, {asked}"] = net.received(), words.step[net.ranks.me]
+        net.eval()
+        before = net.received()
+        with torch.no_grad():
+            net(x)
+        found[f"{grid}, evaluation"] = net.received() - before, net.planned_words().forward[net.ranks.me]
+    return found
+
+
 def inferred(name: str, axes: str) -> dict[str, Any]:
     """A forward pass with resident weights."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import planned_words_ranks
 import pytest
 from rank_pool import RankPool
 
@@ -41,6 +42,15 @@ def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: Ra
     for found in ranks.call("trained", name, *options):
         assert found["words"][0] == found["words"][1] > 0, str(found)
         assert found["again"] == found["all"]
+
+
+@pytest.mark.parametrize("name", planned_words_ranks.INNER)
+def test_words_of_every_pass_are_planned(name: str, ranks: RankPool) -> None:
+    """With and without gradients of the input, with frozen parts, and in evaluation."""
+    for found in ranks.call("every_pass", name):
+        assert len(found) == 3 * 8
+        assert all(counted == planned for counted, planned in found.values()), found
+        assert sum(counted for counted, _ in found.values()) > 0
 
 
 @pytest.mark.parametrize("name", ["group norms", "residual", "heads"])
