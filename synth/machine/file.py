@@ -37,6 +37,7 @@ from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
 from synth.runtime.grid.rules.processors import SETS, Processor
 
+INSTRUCTION_SETS = SETS  # of a processor, in a machine file
 _NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
 TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms", "errors", "processor")
 LEVEL = (

@@ -6,11 +6,10 @@ from typing import Any
 
 from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
-from synth.machine.file import COMPUTE, LEVEL, TOP
+from synth.machine.file import COMPUTE, INSTRUCTION_SETS, LEVEL, TOP
 from synth.network.arguments import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
 from synth.network.graph import CONVS
 from synth.network.row_map_entries import MODES
-from synth.runtime.grid.rules.processors import SETS
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
@@ -92,7 +91,7 @@ def machine_file_schema() -> dict[str, Any]:
     level["small"] = steps
     compute: dict[str, Any] = dict.fromkeys(COMPUTE, number)
     compute |= {"narrow": steps, "rates": _object(dict.fromkeys(WORD_BYTES, number), [])}
-    processor = {"type": "string", "pattern": f"^({'|'.join(SETS)})( \\S+ \\S+)?$"}
+    processor = {"type": "string", "pattern": f"^({'|'.join(INSTRUCTION_SETS)})( \\S+ \\S+)?$"}
     top: dict[str, Any] = {
         "machine": {"type": "string"},
         "source": {"type": "string"},
