@@ -12,9 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.attention import composed, masks_as_given
-from synth.runtime.tracing.autocast_regions import AutocastRegions
 from synth.runtime.tracing.changes import Changes
-from synth.runtime.tracing.checkpoint_regions import CheckpointRegions
 from synth.runtime.tracing.constants import READS, has_values, on_host
 from synth.runtime.tracing.expressions import (
     LIKE_SECOND,
@@ -36,6 +34,8 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
+from synth.runtime.tracing.regions.autocast_regions import AutocastRegions
+from synth.runtime.tracing.regions.checkpoint_regions import CheckpointRegions
 from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 

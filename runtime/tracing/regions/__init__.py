@@ -1,0 +1,1 @@
+"""Regions of a model whose calls are recorded with more: autocast, checkpoints."""
