@@ -59,5 +59,5 @@ def test_printed_table_lacks_case_1b() -> None:
 def test_refusals_name_the_memory_that_is_enough() -> None:
     fault = why_nothing_fits(CONV, 64, 1024, SweepOptions())
     assert fault is not None
-    least = int(str(fault).rsplit("--memory ", 1)[1].rstrip(")"))
+    least = int(str(fault).rsplit("memory=", 1)[1].rstrip(")"))
     assert why_nothing_fits(CONV, 64, least, SweepOptions()) is None

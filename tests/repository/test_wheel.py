@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("synth", "codegen", "runtime", "pyproject.toml", "README.md")
+SOURCES = ("synth", "codegen", "runtime", "proof", "pyproject.toml", "README.md")
 OTHERS = 'raise ImportError("this folder belongs to the user")\n'
 
 

@@ -129,7 +129,7 @@ def least_memory(request: Request) -> int:
     """The memory in words that a refusal names."""
     with pytest.raises(InfeasibleError) as fault:
         search(request)
-    named = re.search(r"the least memory that fits is (\d+) bytes \(--memory (\d+)\)$", str(fault.value))
+    named = re.search(r"the least memory that fits is (\d+) bytes \(memory=(\d+)\)$", str(fault.value))
     assert named
     assert named[1] == named[2]
     return int(named[1]) // request.nest.word_bytes
@@ -259,7 +259,7 @@ def test_impossible_requests() -> None:
         search(Request(nest, 7, exact=True))
     assert str(fault.value) == (
         "no grid of exactly 7 processes exists for Nb=2 Nc=3 Nk=5; "
-        "allow idle processes (leave out --exact-procs) or take another number"
+        "allow idle processes (leave out exact_procs) or take another number"
     )
     with pytest.raises(InfeasibleError) as fault:
         search(Request(nest, 4, fixed={"k": 5}))
@@ -279,5 +279,5 @@ def test_impossible_requests() -> None:
         search(Request(nest, 1, limit_words=30))  # In, Ker and Out have 6 + 15 + 10 words
     assert str(fault.value) == (
         "no plan for 1 processes fits 120 bytes per process; "
-        "the least memory that fits is 124 bytes (--memory 124)"
+        "the least memory that fits is 124 bytes (memory=124)"
     )

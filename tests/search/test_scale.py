@@ -148,7 +148,7 @@ def test_the_memory_that_a_refusal_names_is_enough(tmp_path: Path) -> None:
     nest = Layer.conv2d((5000, 3000, 4999, 4001), 2777, 3, padding=1).nest
     with pytest.raises(InfeasibleError, match="the least memory that fits is at most") as fault:
         search(Request(nest, 10**6, 2**20))
-    named = re.search(r"--memory (\d+)", str(fault.value))
+    named = re.search(r"memory=(\d+)", str(fault.value))
     assert named
     enough = int(named[1]) // nest.word_bytes
     found = search(Request(nest, 10**6, enough))

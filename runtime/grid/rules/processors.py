@@ -8,7 +8,6 @@ oneDNN chooses the routine of a convolution by these. The choice decides what is
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -74,8 +73,10 @@ def processor_of(
     caches: bytes of a core, by level. One that is not known has the size that oneDNN
     assumes.
     """
-    line = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    flags = set(line[1].split()) if line else set()
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    flags = next(
+        (set(said.split()) for word, _, said in lines if word.strip() == "flags"), set()
+    )
     found = [isa for isa in SETS if FLAGS[isa] <= flags]
     bound = environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA")
     most = _set_of(bound or "")

@@ -135,7 +135,11 @@ class Looking:
         self.expected, self.dtypes, self.found = expected, dtypes, ""
 
     def see(self, name: str, step: Step, made: torch.Tensor) -> None:
-        """Look at the result of a call."""
+        """Look at the result of a call.
+
+        No dtype is known in a region of autocast that the model has, and after it.
+        """
+        self.dtypes = self.dtypes and not step.autocast
         expected = self.expected.get(name)
         if self.found or expected is None or expected.only not in (None, step.training):
             return

@@ -190,7 +190,7 @@ def regions(low: str | None) -> tuple[str, str, float, list[str], list[str]]:
     def keep(kind: int) -> Any:
         return lambda step, given, result: made[kind].append(str(result.dtype))
 
-    net = synth.parallelize(model, (4, 4, 8, 8), plan={"h": 2, "c": 2})
+    net = synth.parallelize(copy.deepcopy(model), (4, 4, 8, 8), plan={"h": 2, "c": 2})
     for kind, parts in enumerate(
         (model.children(), (net.program.steps[name] for name in ("one", "two", "three")))
     ):

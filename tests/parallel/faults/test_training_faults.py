@@ -103,7 +103,7 @@ def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> 
 
 
 def test_a_nan_in_a_stored_gradient_is_named(tmp_path: Path) -> None:
-    statement = "next(net.parameters()).grad.fill_(float('nan'))"
+    statement = "next(net.parameters()).grad.to_local().fill_(float('nan'))"
     output = "".join(forked(3, statement, tmp_path, finite="1").output)
     assert "FloatingPointError: layer 0: Ker is not finite on rank 3 (" in output
     assert not re.search(r"not finite on rank [012]|not finite on rank 3.*, rank", output)

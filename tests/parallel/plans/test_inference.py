@@ -52,7 +52,7 @@ def test_training_is_refused(ranks: RankPool) -> None:
             assert trains in said
         assert "call model.eval() first" in found[3]
         assert "mode is 'serve'; it must be training or inference" in found[4]
-        assert "plans that were tried fits 20000 bytes per process; --memory" in found[5]
+        assert "plans that were tried fits 20000 bytes per process; memory=" in found[5]
         assert found[6:] == ["", "False"]
 
 

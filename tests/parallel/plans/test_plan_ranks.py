@@ -44,7 +44,7 @@ def test_plans_of_something_else_are_refused(ranks: RankPool) -> None:
             "the plan of Residual cuts stem as b=4, but N_b is 2; plan this model, with this input"
             in other_batch
         )
-        assert "plans that were tried fits 4000 bytes per process; --memory" in too_little_memory
+        assert "plans that were tried fits 4000 bytes per process; memory=" in too_little_memory
 
 
 @pytest.mark.parametrize("plan", ["rows_channels", "data"])
