@@ -13,6 +13,9 @@ DECODE = Path(__file__).parents[3] / "examples/decode.py"
 WIDTHS, CASES = (8, 8, 16, 16), {"image": (9, 7), "video": (3, 7, 5)}  # uneven on four ranks
 
 
+MEMORY = {"image": "520KB", "video": None}
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     with RankPool(DECODE, 4, tmp_path_factory.mktemp("ranks")) as pool:
@@ -22,7 +25,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", CASES)
 def test_decoders_equal_one_process(kind: str, ranks: RankPool) -> None:
-    first, *others = ranks.call("measured", kind, CASES[kind], WIDTHS, 1)
+    # cut by input rows a layer moves fewer words and holds more sums; the limit asks for less memory instead
+    first, *others = ranks.call("measured", kind, CASES[kind], WIDTHS, 1, MEMORY[kind])
     assert all(other == first for other in others)
     assert first["error"] < 1e-5 * first["largest"]
     assert first["tile error"] > 1e-2 * first["largest"]  # tiles have statistics and attention of their own
