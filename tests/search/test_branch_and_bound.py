@@ -264,7 +264,7 @@ def test_impossible_requests() -> None:
     with pytest.raises(InfeasibleError) as fault:
         search(Request(nest, 4, fixed={"k": 5}))
     assert str(fault.value) == (
-        "no grid of at most 4 processes exists with k=5; take at least 5 processes or free a part of --grid"
+        "no grid of at most 4 processes exists with k=5; take at least 5 processes or free a part of grid"
     )
     with pytest.raises(InfeasibleError, match=r"exists with b=2, k=5; take at least 10 processes"):
         search(Request(nest, 9, fixed={"b": 2, "k": 5}))
@@ -273,7 +273,7 @@ def test_impossible_requests() -> None:
             search(Request(nest, 4, most_work=7, limit_words=memory))
         assert str(fault.value) == (
             "no grid of at most 4 processes loads every process with at most 7 iterations; "
-            "raise --balance or free a part of --grid"
+            "raise balance or free a part of grid"
         )
     with pytest.raises(InfeasibleError) as fault:
         search(Request(nest, 1, limit_words=30))  # In, Ker and Out have 6 + 15 + 10 words
