@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,16 +13,22 @@ from typing import Any
 import torch
 
 MOST = 60  # samples that are looked at
+UNDEFINED = re.compile(r"(new_)?empty(_|$)")  # what gives memory as it is
+OF_SHAPE = re.compile(r"new_|\w+_like$")  # what reads no values of its operand
 Target = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A call: `make()(*args, **kwargs)`. forms: of an operator, by the way in which it is called."""
+    """A call: `make()(*args, **kwargs)`. forms: of an operator, by the way in which it is called.
+
+    reads: whether it reads the values of its operands.
+    """
 
     forms: dict[str, Callable[[], Target]]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    reads: bool = True
 
 
 @lru_cache
@@ -50,8 +57,11 @@ def infos(base: str) -> dict[str, Any]:
 def samples(base: str, name: str, dtype: str) -> list[Sample]:
     """The first samples of an entry, the same in every process. [] where it has none in a dtype.
 
-    Operators of integers alone are called with int64 for float64.
+    Operators of integers alone are called with int64 for float64. Those that give memory without values have
+    no samples.
     """
+    if UNDEFINED.match(name):
+        return []
     seed(1)
     wanted = getattr(torch, dtype)
     info = infos("modules" if base == "modules" else "operators")[name]
@@ -101,7 +111,7 @@ def _of_operator(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
     if info.inplace_variant is not None and info.supports_autograd:  # else gradients pass through it
         forms["in place"] = lambda: _on_a_copy(info.inplace_variant)
     for each in info.sample_inputs("cpu", dtype, requires_grad=False):
-        yield Sample(forms, (each.input, *each.args), dict(each.kwargs))
+        yield Sample(forms, (each.input, *each.args), dict(each.kwargs), not OF_SHAPE.match(info.name))
 
 
 def _on_a_copy(call: Target) -> Target:

@@ -35,7 +35,6 @@ class Source(nn.Module):
         self.register_buffer("base", base)
         shape, dims = tuple(base.shape), base.dim()
         self.shape = shape
-        self.floats = base.dtype.is_floating_point
         if dims in CONVS:
             given, filters, self.how = (shape[0], CHANNELS, *shape[2:]), shape[1], ""
         elif dims > 5:
@@ -65,10 +64,16 @@ class Source(nn.Module):
             y = y.reshape(self.shape)
         elif self.how == "mean":
             y = y.mean()
-        base = self.get_buffer("base")
-        if self.floats:
-            return base + 0.01 * y
-        return base & (y == y) if base.dtype == torch.bool else base + (0.0 * y).to(base.dtype)
+        return _with_layer(self.get_buffer("base"), y)
+
+
+def _with_layer(values: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Values with a hundredth of what a layer makes; integers and truth values stay what they are."""
+    if y.dim() and y.shape != values.shape:
+        y = (y.abs() if y.is_complex() else y).double().mean()
+    if values.is_floating_point():
+        return values + (0.01 * y).to(values.dtype)
+    return values & (y == y) if values.dtype == torch.bool else values + (0.0 * y).to(values.dtype)
 
 
 class Constant:
@@ -96,7 +101,8 @@ class Embedded(nn.Module):
     """A call whose first tensor a planned layer makes, and the others come from where `further` says.
 
     inside: the call is in the network; else the network gives the tensors of the layers, and `called` makes
-    the call on them. given: by input of the network, its shape, or its values.
+    the call on them. given: by input of the network, its shape, or its values. beside: the results that do
+    not depend on what the layers make, to which it is added.
     """
 
     def __init__(
@@ -112,6 +118,7 @@ class Embedded(nn.Module):
             args, kwargs = (), {**dict(zip(names, args, strict=False)), **kwargs}
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         self.fixed = Fixed(target, spec)
+        self.beside: set[int] = set()
         self.sources, self.params = nn.ModuleDict(), nn.ParameterDict()
         self.after: nn.Module | None = None
         self.shape_after: tuple[int, ...] = ()
@@ -167,7 +174,13 @@ class Embedded(nn.Module):
 
     def called(self, made: dict[int, torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors that the call gives."""
-        leaves = list(self.leaves)
+        results = self.results(self.arguments(made, inputs))
+        anchor = next(iter(made.values()))
+        return [_with_layer(each, anchor) if n in self.beside else each for n, each in enumerate(results)]
+
+    def arguments(self, made: dict[int, torch.Tensor], inputs: Sequence[Any]) -> list[Any]:
+        """The leaves of the arguments of the call."""
+        leaves = list[Any](self.leaves)
         for n, (kind, key) in self.places.items():
             if kind == "layer":
                 leaves[n] = made[int(key)]
@@ -181,11 +194,23 @@ class Embedded(nn.Module):
                 leaves[n] = self.constants[str(key)]()
             else:
                 leaves[n] = getattr(self, str(key))
+        return leaves
+
+    def results(self, leaves: list[Any]) -> list[torch.Tensor]:
+        """The tensors that the call gives for the leaves of its arguments."""
         args, kwargs = _pytree.tree_unflatten(leaves, self.fixed.spec)
         target = self.fixed.function if self.module is None else self.module
         return [
             each for each in _pytree.tree_leaves(target(*args, **kwargs)) if isinstance(each, torch.Tensor)
         ]
+
+    def find_beside(self, leaves: list[Any], results: list[torch.Tensor], reads: bool) -> None:
+        """Note the results that no layer makes: arguments given back, or all where it reads no values."""
+        others = [leaves[n] for n, (kind, _) in self.places.items() if kind not in ("layer", "input")]
+        memory = {each.untyped_storage().data_ptr() for each in others}
+        for n, each in enumerate(results):
+            if not reads or each.untyped_storage().data_ptr() in memory:
+                self.beside.add(n)
 
     def with_layer_after(self, result: torch.Tensor) -> None:
         """Let a planned layer read the first result, which is like the given one."""
@@ -245,12 +270,15 @@ def embedded(
     before = copy.deepcopy(model.state_dict())
     try:
         with torch.no_grad():
-            results = model.called(model.made(inputs), inputs)
+            leaves = model.arguments(model.made(inputs), inputs)
+            results = model.results(leaves)
     except Exception as error:
         raise ValueError(f"torch refuses it: {error}") from error
     model.load_state_dict(before)
     if not results or not all(all(each.shape) for each in results):
         raise ValueError("it gives no tensor, or an empty one")
+    if inside:
+        model.find_beside(leaves, results, sample.reads)
     if after and inside and not results[0].is_complex():
         seed(number + 1)
         model.with_layer_after(results[0])

@@ -237,7 +237,7 @@ class Trial:
         self.stage = "words"
         planned = 0
         if self.inside:
-            planned = net.planned_words().step[dist.get_rank()]
+            planned = net.planned_words(input_gradient=True).step[dist.get_rank()]
         self.stage = "step"
         grads = [each.grad for each in right.model.parameters() if each.grad is not None]
         steepest = max((float(each.abs().max()) for each in grads), default=0.0)

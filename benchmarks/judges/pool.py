@@ -7,6 +7,7 @@ start anew.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import re
@@ -155,6 +156,7 @@ def _serve(rank: int, pairs: list[tuple[Connection, Connection]], port: int, log
     import torch
     import torch.distributed as dist
 
+    gc.freeze()  # what was loaded before is not looked at in every collection
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")

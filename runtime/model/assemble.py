@@ -117,6 +117,7 @@ def assembled(
         layouts=made.layouts,
         detached=made.detached,
         floats=made.floats,
+        paths=made.paths,
         held=made.held,
         homes=made.homes,
         expressions=made.expressions,

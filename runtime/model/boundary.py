@@ -102,7 +102,7 @@ def _cut(batch: torch.Tensor, place: Partition) -> torch.Tensor:
 
 
 def _summed(own: torch.Tensor, place: Partition) -> torch.Tensor:
-    if place.shape or not own.requires_grad:
+    if place.shape or not own.requires_grad or place.ranks.size == 1:
         return own
     return sum_gradient(own, place.ranks.group)
 

@@ -32,6 +32,7 @@ from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayout
 from synth.runtime.operators.alike_positions import PositionBlocks
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.gradient_paths import gradient_paths
 from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
 from synth.runtime.operators.table import Operator, Operators
@@ -56,7 +57,8 @@ class Builder:
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
     layouts: node -> the layout of its result. detached: nodes without gradients.
-    floats: nodes with results that may have one.
+    floats: nodes with results that may have one. paths: node -> the nodes and keys by
+    which its result has a gradient, where that is not by all.
     owners: node -> the module that it calls, and the one that calls it. names: node ->
     the module, of layers. held: node -> (key, where the step
     uses it); the key is that of the model's state, or the name of an expression.
@@ -105,6 +107,7 @@ class Builder:
         self.layouts: dict[str, Layout] = {}
         self.detached: set[str] = set()
         self.floats: set[str] = set()
+        self.paths: dict[str, set[str]] = {}
         self.owners: dict[str, tuple[str, str]] = {}
         self.names: dict[str, str] = {}
         self.held: dict[str, list[tuple[str, Held]]] = {}
@@ -145,7 +148,8 @@ class Builder:
     def _add(self, node: fx.Node) -> None:
         call = self.operators.call(node)
         step = self._expression(call) if is_expression(node) else self._shards(call)
-        if not isinstance(step, GatheredStep):  # which has no tensors
+        gathered = isinstance(step, GatheredStep)
+        if not gathered:  # which has no tensors
             step.to(self.device)
         step.autocast = node.meta.get("autocast", ())
         if not isinstance(step, GatheredStep | ExpressionStep):
@@ -166,6 +170,8 @@ class Builder:
         value = node.meta["value"]
         if value is not None and is_trainable(value) and call.word != "detach":
             self.floats.add(node.name)
+            if gathered:
+                self._add_paths(call)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
         others = [each for each in call.parameters if is_expression(each)]
@@ -216,6 +222,13 @@ class Builder:
             (self.first_names.get(entries[own], entries[own]), held)
             for own, held in uses.items()
         ]
+
+    def _add_paths(self, call: Call) -> None:
+        """By what the result of a gathered call has a gradient."""
+        paths = gradient_paths(call)
+        if paths is not None:
+            names = {self.first_names.get(each, each) for each in paths}
+            self.paths[call.node.name] = names
 
     def _step(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]

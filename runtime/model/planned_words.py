@@ -70,62 +70,74 @@ def words_of(
     trained: keys of the parameters that require a gradient; none for a pass without
     gradients. asked: the inputs that do.
     """
-    graded = _with_gradients(graph, trained, asked)
+    gradients = _Gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
     found = {}
     for name, sources in graph.calls:
         step, made = graph.steps[name], graph.expressions
-        args = (each for each in dict.fromkeys(sources) if each not in made)
-        needed = {place for place, each in enumerate(args) if each in graded}
         exchanges = list(step.exchanges())
         if not (isinstance(step, InOneMode) and step.passes):
             exchanges += _of_homes(graph, name)
-        gets = _trained_names(graph, name, trained, graded)
-        here: set[int | str] = {*needed, *gets} if graded.get(name) else set()
-        found[name] = _words(exchanges, here, again.get(name, 0), graph.ranks.size)
+        passing = gradients.passing.get(name, set())
+        args = (each for each in dict.fromkeys(sources) if each not in made)
+        gets: set[int | str] = {n for n, each in enumerate(args) if each in passing}
+        gets |= {place.name for key, place in graph.held[name] if key in passing}
+        found[name] = _words(exchanges, gets, again.get(name, 0), graph.ranks.size)
     return PlannedWords(found)
 
 
-def _with_gradients(
-    graph: StepGraph, trained: Collection[str], asked: Collection[str]
-) -> dict[str, bool]:
-    """Values that require a gradient -> whether one reaches them from the outputs."""
-    graded = dict.fromkeys(asked, False)
-    for name, sources in graph.calls:
-        gets = _trained_names(graph, name, trained, graded)
-        attached = name in graph.floats and name not in graph.detached
-        if attached and (gets or graded.keys() & {*sources}):
-            graded[name] = False
-    reached = {*graph.outputs}
-    for name, sources in reversed(graph.calls):
-        if name in graded and name in reached:
-            graded[name] = True
-            reached |= {*sources}
-    for name in [name for name, reaches in graded.items() if reaches]:
-        graded[_computes(graph, name)] = True
-    return graded
+class _Gradients:
+    """Where gradients pass from the outputs to what requires them.
 
+    passing: call -> the calls that it reads, and the keys that it uses, which get one.
+    """
 
-def _computes(graph: StepGraph, name: str) -> str:
-    """The call that computes the result of a call: another one of several results."""
+    def __init__(
+        self, graph: StepGraph, trained: Collection[str], asked: Collection[str]
+    ) -> None:
+        self.graph = graph
+        self.passing: dict[str, set[str]] = {}
+        graded = {*asked}
+        for name, sources in graph.calls:
+            got = self._got(name, sources, trained, graded)
+            if got and name in graph.floats and name not in graph.detached:
+                graded.add(name)
+                self.passing[name] = got
+        reached = {*graph.outputs}
+        for name, _ in reversed(graph.calls):
+            if name not in reached:
+                self.passing.pop(name, None)
+            reached |= {each.removesuffix("()") for each in self.passing.get(name, ())}
+        for name in list(self.passing):  # of several results, one call computes all
+            computes = self._computes(name)
+            self.passing.setdefault(computes, set()).update(self.passing[name])
 
-    def several(call: str) -> object:
-        step: Any = graph.steps.get(call)
+    def _got(
+        self,
+        name: str,
+        sources: Collection[str],
+        trained: Collection[str],
+        graded: Collection[str],
+    ) -> set[str]:
+        """What a call reads or uses that requires a gradient and gets one from it."""
+        keys = {key for key, _ in self.graph.held[name]}
+        got = {
+            key for key in keys if key in trained or key.removesuffix("()") in graded
+        }
+        got |= {each for each in sources if each in graded}
+        paths = self.graph.paths.get(name)
+        return got if paths is None else got & paths
+
+    def _computes(self, name: str) -> str:
+        """The call that computes the result of a call: another one of several."""
+        calls, own = self.graph.calls, self._several(name)
+        if own is None:
+            return name
+        return next(n for n, _ in calls if self._several(n) is own)
+
+    def _several(self, name: str) -> object:
+        step: Any = self.graph.steps.get(name)
         return getattr(getattr(step, "inner", step), "several", None)
-
-    own = several(name)
-    return name if own is None else next(n for n, _ in graph.calls if several(n) is own)
-
-
-def _trained_names(
-    graph: StepGraph, name: str, trained: Collection[str], graded: Collection[str]
-) -> set[str]:
-    """The parameters of a step that require a gradient, by their names in it."""
-    return {
-        place.name
-        for key, place in graph.held[name]
-        if key in trained or key.removesuffix("()") in graded
-    }
 
 
 def _words(

@@ -49,7 +49,8 @@ class StepGraph:
     steps: call -> its step. calls: in order, each with those that it reads.
     schedules: training or not -> what is computed when; None: without gradients.
     layouts: call -> the layout of its result. detached: calls without gradients.
-    floats: calls with results that may have one.
+    floats: calls with results that may have one. paths: call -> the calls and keys by
+        which its result has a gradient, where that is not by all.
     held: call -> (key, where the step uses it); the key is that of the model's state,
         or the name of an expression with parentheses.
     homes: key of the state -> where it is held. expressions: calls that do not depend
@@ -75,6 +76,7 @@ class StepGraph:
     layouts: dict[str, Layout]
     detached: set[str]
     floats: set[str]
+    paths: dict[str, set[str]]
     held: dict[str, list[tuple[str, Held]]]
     homes: dict[str, Held]
     expressions: set[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -10,14 +10,11 @@ from synth.runtime.tracing.recorded import function_name, tensors_in
 from synth.runtime.tracing.slice_writes import is_added_in_place, with_slices
 from synth.runtime.tracing.unsupported import in_user_code
 
-if TYPE_CHECKING:
-    from synth.runtime.tracing.recorder import Recorder
-
 
 class Changes:
-    """The changes in place that a recorder sees."""
+    """The changes in place that a `Recorder` sees."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
 
     def set_slices(self, values: torch.Tensor, index: Any, given: Any) -> bool:

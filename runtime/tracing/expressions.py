@@ -17,6 +17,7 @@ OF_SHAPE = {
     *("zeros_like", "ones_like", "full_like", "empty_like"),
     *("rand_like", "randn_like", "randint_like"),
     *("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
+    "new_empty_strided",
 }
 # functions that read shape and dtype of their second operand
 LIKE_SECOND = {"to", "type_as", "expand_as", "view_as", "reshape_as"}

@@ -255,7 +255,8 @@ class Recorder(TorchFunctionMode):
 
     # -- modules ---------------------------------------------------------------------
 
-    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Begin a module. Returns its arguments on "meta" if it is recorded as one."""
         self.path.append(name)
         if self.depth:
             self.depth += 1
@@ -264,8 +265,11 @@ class Recorder(TorchFunctionMode):
         ):
             with torch._C.DisableTorchFunction():
                 self.arguments = self._with_nodes((args, kwargs))
+                given = self.on_meta((args, kwargs))
             self.depth = 1
             self.called.add(name)
+            return given
+        return None
 
     def _leave(self, name: str, module: nn.Module, args: Any, result: Any) -> None:
         self.path.pop()

@@ -70,6 +70,8 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
         return _interpolate(*args, **kwargs)
     if function is functional.ctc_loss:
         return _ctc_loss(*args, **kwargs)
+    if function is functional.multilabel_margin_loss:
+        return _multilabel_margin_loss(*args, **kwargs)
     if function is torch._nested_tensor_from_mask_left_aligned:
         return False
     return NotImplemented
@@ -157,6 +159,20 @@ def _ctc_loss(
 ) -> Any:
     each = reduction == "none" and log_probs.dim() == 3
     return log_probs.sum((0, 2)) if each else log_probs.sum()
+
+
+def _multilabel_margin_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Of one sample torch gives (1,) on "meta", but () elsewhere."""
+    each = reduce is False or reduction == "none"
+    if input.dim() != 1 or target.shape != input.shape or not each:
+        return NotImplemented
+    return input.sum()
 
 
 def _autocast() -> bool:

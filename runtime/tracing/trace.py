@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from typing import Any
 
 import torch
@@ -81,16 +82,9 @@ def _run(
         with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if "meta tensor" in reason:  # which has no values
-            reason += (
-                "; forward reads the values of tensors in Python, which a graph does"
-                " not show: compute with tensors instead, as by torch.where, or read"
-                " the values before"
-            )
         raise ValueError(
             f"{type(model).__name__} has no graph for an input of {given.inputs}:"
-            f" {reason}{place_of(error)}"
+            f" {_reason(error)}{place_of(error)}"
         ) from error
     seen.called |= recorder.called
     if random.getstate() != drawn:
@@ -99,3 +93,21 @@ def _run(
             " which would be drawn once, when it is traced; draw with torch"
         )
     return graph
+
+
+def _reason(error: Exception) -> str:
+    """Why a model cannot be recorded, and what to do where it is known."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    unknown = re.match(r"aten::(\w+).* no fake impl or Meta kernel", reason)
+    if unknown:
+        return (
+            f"torch knows the shape of what {unknown[1]} gives only from values; call"
+            " it on what the network gives, outside of the model"
+        )
+    if "meta tensor" in reason:  # which has no values
+        reason += (
+            "; forward reads the values of tensors in Python, which a graph does"
+            " not show: compute with tensors instead, as by torch.where, or read"
+            " the values before"
+        )
+    return reason
