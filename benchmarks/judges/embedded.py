@@ -25,6 +25,7 @@ INSIDE = ("buffer", "layer", "parameter", "made", "attribute", "same", "input")
 OUTSIDE = ("buffer", "layer", "same", "input")
 CONVS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 MOST_INPUTS = 6
+MOST_WRITTEN = 10_000  # words of a tensor that forward makes of numbers
 
 
 class Source(nn.Module):
@@ -153,7 +154,7 @@ class Embedded(nn.Module):
         elif further == "parameter" and values.dtype.is_floating_point:
             self.params[key] = nn.Parameter(values)
             self.places[n] = "parameter", key
-        elif further == "made":
+        elif further == "made" and values.numel() <= MOST_WRITTEN:
             self.constants[key] = Constant(values)
             self.places[n] = "made", key
         elif further == "input":

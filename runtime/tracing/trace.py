@@ -22,6 +22,12 @@ from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
+# what torch says of a function that gives as many words as values ask for
+UNKNOWN_SHAPE = (
+    r"aten::(\w+).* no fake impl or Meta kernel"
+    r"|The register_meta function for torch\.(\w+)"
+)
+
 
 def traced(
     model: nn.Module, inputs: Any, dtype: torch.dtype, device: str | None = None
@@ -98,11 +104,12 @@ def _run(
 def _reason(error: Exception) -> str:
     """Why a model cannot be recorded, and what to do where it is known."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    unknown = re.match(r"aten::(\w+).* no fake impl or Meta kernel", reason)
+    unknown = re.match(UNKNOWN_SHAPE, reason)
     if unknown:
+        name = unknown[1] or unknown[2]
         return (
-            f"torch knows the shape of what {unknown[1]} gives only from values; call"
-            " it on what the network gives, outside of the model"
+            f"torch knows the shape of what {name} gives only from values; call it on"
+            " what the network gives, outside of the model"
         )
     if "meta tensor" in reason:  # which has no values
         reason += (

@@ -40,19 +40,7 @@ from benchmarks.judges.table import by_name, expected_failures, page
 EVERY = 80  # of so many cases one is run
 LEAST = 100  # cases that are equal
 
-INPUTS = "words of gradients of inputs are not planned"
-UNDERIVED = "words are planned for gradients of a call that has none"
-
 KNOWN = {  # case -> why it is not equal
-    "layers/dilation/26/float64/h4 w2/buffer/pos/8 ranks": INPUTS,
-    "layers/dilation/29/float64/w4/buffer/pos": INPUTS,
-    "layers/periodic/26/float64/h4 w2/buffer/pos/8 ranks": INPUTS,
-    "layers/periodic/75/float64/h2 w2/buffer/pos": INPUTS,
-    "layers/uneven extents/10/float64/w4/buffer/pos": INPUTS,
-    "modules/nn.Transformer/4/float64/free/input/named/after": INPUTS,
-    "operators/baddbmm/2/float64/mixed/input/pos/after": INPUTS,
-    "operators/linalg.householder_product/6/float64/filters/input/pos": INPUTS,
-    "operators/special.bessel_j1/2/float64/channels/made/pos/after": UNDERIVED,
     "outputs/native_group_norm/8/float64/filters/buffer/pos": "its gradient changes a shape in place",
 }
 

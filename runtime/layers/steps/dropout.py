@@ -59,6 +59,8 @@ class Dropout(Drawing):
     def _kept(self, device: torch.device) -> torch.Tensor:
         """Whether each word of the own box is kept; drawn in parts, to save memory."""
         seed, least = self.seed, int(self.p * 2**53)
+        if not self.box:  # a single word
+            return draws(seed, self.whole, self.box, device) >= least
         keep = torch.empty(shape(self.box), dtype=torch.bool, device=device)
         longest = max(range(len(self.box)), key=lambda dim: keep.shape[dim])
         low, high = self.box[longest]
