@@ -206,8 +206,7 @@ class Trial:
 
     def parallelized(self, made: Prepared) -> Network:
         shapes = [
-            tuple(each.shape) if each.is_floating_point() and each.dim() else torch.empty_like(each)
-            for each in made.inputs
+            tuple(each.shape) if each.is_floating_point() and each.dim() else each for each in made.inputs
         ]
         return synth.parallelize(
             self.model,

@@ -39,7 +39,7 @@ class Local(Step):
         shard = redistribute(shard, self.source, self.wanted, self.count)
         mine = shape(self.layout.mine)
         if not shard.numel():
-            return shard.new_zeros(mine) + shard.sum() * 0
+            return (shard.new_zeros(mine) + shard.sum() * 0).to(shard.dtype)
         return self.call(shard, mine)
 
     def exchanges(self) -> list[Exchange]:
