@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faults import fork_start
-from benchmarks.judges.cases import BASES, CUTS, DTYPES, VERDICTS, Case, Outcome, store, stored
+from benchmarks.judges.cases import BASES, CUTS, DTYPES, VERDICTS, VOID, Case, Outcome, store, stored
 from benchmarks.judges.databases import infos
-from benchmarks.judges.selection import Selection
+from benchmarks.judges.selection import Selection, exists
 
 
 def main() -> int:
@@ -49,6 +49,8 @@ def main() -> int:
                 break
             outcome = (eight if case.ranks == 8 else four).outcome(case)
             if outcome is None:
+                if case in done:
+                    store(results, case, Outcome(VOID))
                 continue
             store(results, case, outcome)
             count[outcome.verdict] += 1
@@ -58,7 +60,9 @@ def main() -> int:
     if args.output:
         from benchmarks.judges.table import page
 
-        Path(args.output).write_text(page(stored(results)), encoding="utf-8")
+        text = Path(args.output).read_text(encoding="utf-8")
+        kept = {case: outcome for case, outcome in stored(results).items() if exists(case)}
+        Path(args.output).write_text(page(text, kept), encoding="utf-8")
     return 0
 
 
@@ -94,7 +98,7 @@ def _arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=float("inf"), metavar="S", help="start no case afterwards")
     add("--results", default="judges.jsonl", metavar="FILE", help="outcomes, appended as they come")
     add("--verbose", action="store_true", help="print equal cases, too")
-    add("-o", "--output", metavar="FILE", help="the page with the tables")
+    add("-o", "--output", metavar="FILE", help="the page of which the tables are written anew")
     return parser.parse_args()
 
 

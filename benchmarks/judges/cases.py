@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 BASES = ("modules", "operators", "outputs", "layers")
@@ -12,6 +14,7 @@ CUTS = ("batch", "spatial", "channels", "filters", "mixed", "free")
 DTYPES = ("float64", "bfloat16")
 EQUAL, REFUSED, WRONG, CRASH, MISCOUNTED = "equal", "refused", "wrong", "crash", "miscounted"
 VERDICTS = (EQUAL, REFUSED, MISCOUNTED, CRASH, WRONG)  # from the best to the worst
+VOID = "void"  # of a case that torch refuses, too
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Outcome:
 
     stage: what was done when it ended. place: the line that raised. grid: of the layer before the call.
     random: the call draws numbers, so that only shapes, words and evaluation were compared. gathered: a layer
-    was computed from the whole. seconds: of the slowest rank.
+    was computed from the whole. seconds: of the slowest rank. commit: at which it was run.
     """
 
     verdict: str
@@ -71,6 +74,7 @@ class Outcome:
     random: bool = False
     gathered: bool = False
     seconds: float = 0.0
+    commit: str = ""
 
     def __str__(self) -> str:
         return " | ".join(filter(None, [self.verdict, self.grid, self.stage, self.place, self.why]))
@@ -78,16 +82,26 @@ class Outcome:
 
 def store(path: Path, case: Case, outcome: Outcome) -> None:
     """Append an outcome to the results: one line, in one write."""
+    outcome = replace(outcome, commit=commit())
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps({"case": asdict(case), "outcome": asdict(outcome)}) + "\n")
 
 
 def stored(path: Path) -> dict[Case, Outcome]:
-    """The last outcome of every case so far; {} if there are none."""
+    """The last outcome of every case so far that is not void; {} if there are none."""
     if not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {Case(**each["case"]): Outcome(**each["outcome"]) for each in lines}
+    found = {Case(**each["case"]): Outcome(**each["outcome"]) for each in lines}
+    return {case: outcome for case, outcome in found.items() if outcome.verdict != VOID}
+
+
+@cache
+def commit() -> str:
+    """The commit of this tree, with "+" if it was changed since; "" outside of a repository."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+"]
+    place = Path(__file__).parent
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -84,6 +84,14 @@ class Selection:
                     break
 
 
+def exists(case: Case) -> bool:
+    """Whether the databases and grids still have the sample of a case."""
+    if case.base == "layers":
+        return case.sample < len(layers().get(case.name, ()))
+    known = infos("modules" if case.base == "modules" else "operators")
+    return case.name in known and case.sample < len(samples(case.base, case.name, case.dtype))
+
+
 def _spread(count: int, start: int) -> Iterator[int]:
     """All numbers below `count`, each far from the one before."""
     step = max(1, round(count * 0.382))

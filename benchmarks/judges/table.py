@@ -10,28 +10,15 @@ from pathlib import Path
 
 from benchmarks.judges.cases import BASES, DTYPES, EQUAL, REFUSED, VERDICTS, Case, Outcome, worst
 
-HEAD = """# Judges
-
-What nobody here wrote, run between planned layers on 4 ranks (some layers on 8) and compared with one
-process: all modules and operators of torch's own databases (`torch.testing._internal.common_modules` and
-`common_methods_invocations`), and the argument grids of public tests of spatial convolutions and poolings.
-Each is divided in six ways: by batch, space, channels, filters, two of these, and as a free plan says.
-`make judges` runs all; `tests/benchmarks/test_judges.py` runs a selection.
-
-A case is *equal* if outputs, gradients of inputs and of parameters, the state after a step, and evaluation
-equal those of one process, and the planned words are those that are counted. In float64 they may differ by
-1e-8 of the largest word, in bfloat16 by torch's own tolerance beside float64. Of calls that draw numbers,
-shapes, words and evaluation are compared. A case is *refused* if all ranks raise the same sentence. What
-torch itself refuses in one process does not count. *Outputs* are the operators called on what a network
-gives. A name is equal if all its cases are.
-"""
+TABLES = "## Cases"  # begins what is written anew
 
 
-def page(done: Mapping[Case, Outcome]) -> str:
-    """The page, as Markdown."""
+def page(text: str, done: Mapping[Case, Outcome]) -> str:
+    """The page, as Markdown: its text up to the tables, and these."""
     names = by_name(done)
-    parts = [HEAD, _summary(done, names), _not_equal(names), _beside(names)]
-    return "\n".join(parts)
+    head, _, _ = text.partition(TABLES)
+    tables = _summary(done, names), _grids(done), _not_equal(names), _beside(names)
+    return "\n".join([head.rstrip(), "", *tables])
 
 
 def by_name(done: Mapping[Case, Outcome]) -> dict[tuple[str, str, str], Outcome]:
@@ -58,7 +45,22 @@ def _summary(done: Mapping[Case, Outcome], names: Mapping[tuple[str, str, str], 
                     of_names.count(EQUAL),
                 ]
                 lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(["## Cases", "", *lines, ""])
+    commits = Counter(outcome.commit for outcome in done.values()).most_common()
+    where = ", ".join(f"{name or 'unknown'} ({number} cases)" for name, number in commits)
+    return "\n".join([TABLES, "", *lines, "", f"Measured at commit {where}.", ""])
+
+
+def _grids(done: Mapping[Case, Outcome]) -> str:
+    """The layers of public tests, by their grid of arguments and the number of ranks."""
+    lines = ["## Layers of public tests", "", "| equal in float64 | 4 ranks | 8 ranks |", "|---|--:|--:|"]
+    layers = {case: o for case, o in done.items() if (case.base, case.dtype) == ("layers", "float64")}
+    for name in dict.fromkeys(case.name for case in layers):
+        cells = list[str]()
+        for ranks in (4, 8):
+            found = [o.verdict for c, o in layers.items() if (c.name, c.ranks) == (name, ranks)]
+            cells.append(f"{found.count(EQUAL)} of {len(found)}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def _not_equal(names: Mapping[tuple[str, str, str], Outcome]) -> str:

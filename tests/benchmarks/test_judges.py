@@ -25,6 +25,7 @@ from benchmarks.judges.cases import (
     EQUAL,
     MISCOUNTED,
     REFUSED,
+    VOID,
     WRONG,
     Case,
     Outcome,
@@ -34,7 +35,7 @@ from benchmarks.judges.cases import (
 )
 from benchmarks.judges.grids import layers
 from benchmarks.judges.one_case import Comparison, Right
-from benchmarks.judges.selection import Selection
+from benchmarks.judges.selection import Selection, exists
 from benchmarks.judges.table import by_name, expected_failures, page
 
 EVERY = 80  # of so many cases one is run
@@ -90,7 +91,7 @@ def test_a_run_goes_on_and_repeats(tmp_path: Path) -> None:
     case = Case("layers", "groups", 0, "float64", layers()["groups"][0].cut, after=False)
     store(results, case, Outcome(EQUAL))
     store(results, case, told)
-    assert stored(results) == {case: told}
+    assert {each: replace(found, commit="") for each, found in stored(results).items()} == {case: told}
     asked = Selection(["layers"], ["groups"])
     assert case in asked.cases("layers", "groups", "float64")
     assert case not in missing(asked, stored(results))
@@ -98,6 +99,17 @@ def test_a_run_goes_on_and_repeats(tmp_path: Path) -> None:
     assert repeated(asked, stored(results), [WRONG]) == [case]
     assert repeated(asked, stored(results), [CRASH]) == []
     assert repeated(Selection(["modules"]), stored(results), [WRONG]) == []
+    store(results, case, Outcome(VOID))
+    assert stored(results) == {}
+
+
+def test_cases_of_samples_that_are_gone_are_known() -> None:
+    case = Case("layers", "groups", 0, "float64", "w4")
+    assert exists(case)
+    assert exists(replace(case, base="operators", name="add"))
+    assert not exists(replace(case, sample=1000))
+    assert not exists(replace(case, base="operators", name="empty_like"))  # gives memory as it is
+    assert not exists(replace(case, base="modules", name="nn.Gone"))
 
 
 def test_a_case_is_named_by_its_text() -> None:
@@ -158,16 +170,21 @@ def test_the_page_has_what_is_not_equal() -> None:
         replace(case, name="cummax"): Outcome(REFUSED, sentence),
         replace(case, base="modules", name="nn.Linear"): Outcome(EQUAL),
     }
+    layer = Case("layers", "groups", 0, "float64", "w4")
+    grids = {layer: Outcome(EQUAL), replace(layer, sample=1, ranks=8): Outcome(WRONG)}
     assert {key[2]: each.verdict for key, each in by_name(done).items()} == {
         "add": WRONG,
         "cummax": REFUSED,
         "nn.Linear": EQUAL,
     }
-    text = page(done)
+    text = page("# Head\n\n## Cases\n\nstale table", {**done, **grids})
+    assert text.startswith("# Head\n\n## Cases\n\n| |")
+    assert "stale table" not in text
     assert "| modules | float64 | 1 | 0 | 0 | 0 | 0 | 1 | 1 |" in text
     assert "| operators | float64 | 1 | 1 | 0 | 0 | 1 | 2 | 0 |" in text
     assert "| cummax (operators, float64) | some sentence of (...) \\| more |" in text
     assert "| add (operators, float64) | output 0 0.5 off |" in text
     assert "| refused | 1 | cummax |" in text
+    assert "| groups | 1 of 1 | 0 of 1 |" in text
     assert {"cummax", "nn.functional.conv2d"} <= expected_failures()
     assert worst([Outcome(MISCOUNTED), Outcome(REFUSED), Outcome(EQUAL)]).verdict == MISCOUNTED
