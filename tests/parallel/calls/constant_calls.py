@@ -69,6 +69,13 @@ def table(call: Callable[[Any, torch.Tensor], torch.Tensor], *values: float) -> 
     return lambda: Called(lambda m, h, g: m.t(h), t=Table(call, *values))
 
 
+def targets() -> Table:
+    """A module that has a tensor as a plain attribute."""
+    made = Table(lambda t, h: h)
+    made.values = torch.arange(8).double()
+    return made
+
+
 def looped(t: Any, h: torch.Tensor) -> torch.Tensor:
     for each in t.values:
         h = h * each + float(each)
@@ -82,6 +89,7 @@ CONSTANTS: dict[str, Callable[[], Called]] = {
     ),
     "a factor": table(lambda t, h: h * t.values, *range(8)),
     "a loop over values": table(looped, 0.5, 1.5),
+    "a loss": lambda: Called(lambda m, h, g: m.loss(h[0, 0], m.t.values), loss=nn.HuberLoss(), t=targets()),
     "an item": table(lambda t, h: h[:, : int((t.values * 2).sum().item())], 1, 2),
     "a condition": table(lambda t, h: h * 2 if (t.values.to(h.device) > 1).any() else h, 1, 2),
     "a list": table(lambda t, h: h.split(t.values.long().tolist(), 1)[1], 3, 5),

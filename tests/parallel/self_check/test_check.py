@@ -207,6 +207,22 @@ def test_dropout_is_compared_with_the_mask_of_the_network(kind: Any, in_place: b
     assert synth.check(model, (4, 3, 12, 12)).modes == ("training", "evaluation")
 
 
+class Words(nn.Module):
+    """A single word times another one that is an input; it may be dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 4, 3)
+
+    def forward(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.conv(x).mean() * factor, 0.5, self.training)
+
+
+def test_single_words_are_as_in_one_process() -> None:
+    found = synth.check(Words(), synth.Inputs((4, 2, 8), torch.tensor(2.0)))
+    assert found.modes == ("training", "evaluation")
+
+
 def test_a_wrong_share_of_dropped_words_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from synth.runtime.layers.steps.dropout import Dropout
 
