@@ -63,6 +63,7 @@ class Recorder(TorchFunctionMode):
         self.path: list[str] = []  # names of the modules that run
         self.depth = 0  # those of them that are recorded as one call, or are part of it
         self.arguments: Any = ()  # of the outermost of them
+        self.calls = False  # whether a recorded function runs
         self.stored = dict(stored_tensors(model))  # id of a parameter or buffer -> name
         self.trained = {  # storage of a parameter -> name
             values.untyped_storage()._cdata: name
@@ -149,7 +150,11 @@ class Recorder(TorchFunctionMode):
         used = list(tensors_in((args, kwargs)))
         computed = any(self.computed(values) for values in used)
         before = [values._version for values in used]
-        result = made_of(func, args, kwargs)
+        self.calls = True
+        try:
+            result = made_of(func, args, kwargs)
+        finally:
+            self.calls = False
         if real:
             self.reads |= word in READS
         else:
@@ -189,7 +194,9 @@ class Recorder(TorchFunctionMode):
     def _autograd_function(
         self, call: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Record a `torch.autograd.Function` as one call."""
+        """Record a `torch.autograd.Function` as one call, if it is no part of one."""
+        if self.calls:
+            return call(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self.__torch_function__(call, (), args, kwargs)
 

@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
             f"torch knows the shape of what {name} gives only from values; call it on"
             " what the network gives, outside of the model"
         )
-    if "meta tensor" in reason:  # which has no values
+    if re.search("meta tensor|it's on meta", reason):  # which has no values
         reason += (
             "; forward reads the values of tensors in Python, which a graph does"
             " not show: compute with tensors instead, as by torch.where, or read"

@@ -58,6 +58,13 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
         lambda m, h, g: functional.prelu(h, m.w), w=nn.Parameter(torch.tensor(0.3))
     ),
     "prelu with one word": lambda: Called(lambda m, h, g: functional.prelu(h, m.w), w=param(1)),
+    "linear_cross_entropy in chunks": lambda: Called(
+        lambda m, h, g: functional.linear_cross_entropy(
+            h.mean(2), m.w, m.t, options=nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+        ),
+        t=torch.arange(4) % 3,
+        w=param(3, 8),
+    ),
     "cross_entropy, argument by argument": lambda: Called(
         lambda m, h, g: functional.cross_entropy(target=m.t, input=h, weight=m.w), t=labels(), w=torch.rand(8)
     ),
