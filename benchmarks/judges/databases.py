@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 MOST = 60  # samples that are looked at
 UNDEFINED = re.compile(r"(new_)?empty(_|$)")  # what gives memory as it is
@@ -92,9 +93,11 @@ def _of_module(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
                 continue
             given = each.constructor_input
 
-            def make(given: Any = given) -> Target:
-                made: torch.nn.Module = info.module_cls(*given.args, **given.kwargs)
-                return made.to(dtype)
+            def make(given: Any = given, call: Any = call) -> Target:
+                made: torch.nn.Module = info.module_cls(*given.args, **given.kwargs).to(dtype)
+                if isinstance(made, LazyModuleMixin):  # which a first call completes
+                    made(*call.args, **call.kwargs)
+                return made
 
             yield Sample({"pos": make, "named": make}, tuple(call.args), dict(call.kwargs))
 
