@@ -96,22 +96,3 @@ def one_owner(held: Layout) -> Layout:
     if disjoint(held.boxes):
         return split_copies(held)
     return even(held.whole, held.ranks)
-
-
-def broadcast_layout(base: Layout, whole: Sequence[int]) -> Layout:
-    """What every rank needs of an operand to combine it with its box of `base`.
-
-    Dimensions align at the last one, as torch broadcasts. All ranks hold the dimensions
-    of extent 1.
-    """
-    if tuple(whole) == base.whole:
-        return base
-    skip = len(base.whole) - len(whole)
-    boxes = (
-        tuple(
-            (0, 1) if extent == 1 else interval
-            for extent, interval in zip(whole, box[skip:], strict=True)
-        )
-        for box in base.boxes
-    )
-    return base.with_boxes(whole, boxes)

@@ -17,7 +17,8 @@ from synth.runtime.grid.boxes import Box, Window, cut, shape, source_rows
 from synth.runtime.kernels.autocast import entered, lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.steps.held import Held
-from synth.runtime.layers.steps.step import Step, permuted
+from synth.runtime.layers.steps.step import Step
+from synth.runtime.rules.movement import in_order
 from synth.runtime.tensor.partition import Partition
 
 
@@ -79,7 +80,7 @@ class PlannedLayer(Step):
         flat = module.kernel_dims > 0 and len(shapes["weight"]) == 2
         self.channels_last = flat and not isinstance(self, PlannedLinearOnMap)
         self.to_first = (0, dims - 1, *range(1, dims - 1))
-        self.source = permuted(source, self.to_first) if self.channels_last else source
+        self.source = in_order(source, self.to_first) if self.channels_last else source
         program = module.program
         transposed = program.transposed_rows is not None  # it reads every row
         self.windows = () if transposed else tuple(program.windows.values())
@@ -97,7 +98,7 @@ class PlannedLayer(Step):
             self.joint = channel_runs(self.inner)
             self.layout = _merged(self.joint)
         if self.channels_last:
-            self.layout = permuted(self.layout, _inverse(self.to_first))
+            self.layout = in_order(self.layout, _inverse(self.to_first))
         moves = self.grouped or self.channels_last or any(self._rows_read(self.source))
         self.straight = not moves and self.source.boxes == self.wanted.boxes
 

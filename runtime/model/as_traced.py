@@ -12,7 +12,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.held import Held, is_trainable, local_part
+from synth.runtime.layers.steps.held import Held, local_part
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.unsupported import plain_copies

@@ -19,11 +19,10 @@ from synth.runtime.layers.planned_layer import (
     PlannedLinearOnMap,
     RedistributedStep,
 )
-from synth.runtime.layers.products.product import ProductStep
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.expression import ExpressionStep
 from synth.runtime.layers.steps.gathered_step import GatheredStep, Several, empty_copy
-from synth.runtime.layers.steps.held import Held, is_trainable
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
@@ -36,6 +35,7 @@ from synth.runtime.operators.gradient_paths import gradient_paths
 from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
 from synth.runtime.operators.table import Operator, Operators
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression
@@ -242,23 +242,14 @@ class Builder:
                 step = self.projections.step(call, step, self.layouts)
         elif place is not None:
             step = self._placed(call, operator, layouts, place)
-        elif operator.kind == "cat":
-            wanted = self.wanted.by_reader(call.node)
-            step = choose_step(
-                call,
-                operator,
-                layouts,
-                self._counter,
-                self.batch_norms,
-                wanted,
-            )
         else:
-            step = choose_step(call, operator, layouts, self._counter, self.batch_norms)
+            joins = operator.kind == "cat"
+            wanted = self.wanted.by_reader(call.node) if joins else None
+            given = layouts, self._counter, self.batch_norms, wanted
+            step = choose_step(call, operator, *given)
         if operator.kind == "local":
             ((_, source),) = layouts.items()
             step = self.positions.step(call, source, step, self._counter(call.name))
-        if isinstance(step, ProductStep) and self.projections is not None:
-            step.gather = self.projections.gathers.get(call.node.name)
         if step is None:
             self.batch_norms.check_gathered(call, operator.module or call.module)
         return step or self._gathered(call, layouts)
@@ -294,18 +285,11 @@ class Builder:
         """A pooling or resizing in the boxes that the plan gives it."""
         ((node, source),) = layouts.items()
         wanted = source.with_boxes(source.whole, place.before)
-        step = choose_step(
-            call,
-            operator,
-            {node: wanted},
-            self._halo_counter,
-            self.batch_norms,
-        )
+        out = source.with_boxes(call.out, place.after)
+        given = {node: wanted}, self._halo_counter, self.batch_norms, out
+        step = choose_step(call, operator, *given)
         if step is None:
             return None
-        set_boxes: Any = getattr(step, "set_boxes", None)
-        if set_boxes is not None:
-            set_boxes(place.after)
         return RedistributedStep(step, source, wanted, self._counter(call.name))
 
     def _gathered(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step:

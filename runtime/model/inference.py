@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from synth.runtime.layers.steps.held import is_trainable
+from synth.runtime.rules.rule import is_trainable
 
 REFUSED = (
     "the network was parallelized with mode='inference': it has no gradients, since its"

@@ -11,9 +11,10 @@ from synth.runtime.comm.layout import even
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.steps.expression import ExpressionStep
-from synth.runtime.layers.steps.held import Held, is_trainable
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.homes import is_at_home
 from synth.runtime.layers.steps.step import Step
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 
 # words of a parameter from which on expressions gather it, instead of holding it whole

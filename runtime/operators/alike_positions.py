@@ -1,6 +1,6 @@
 """Calls that treat all positions alike, between a reshape that joins them and one back.
 
-There, positions may stand in any order: see `layers.position_blocks`.
+There, positions may stand in any order: see `rules.position_blocks`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from torch import fx, nn
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.layers.products.position_blocks import (
-    Blocks,
-    DividedBlocks,
-    JoinedBlocks,
-    blocks_of,
-)
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.local_calls import RESHAPES
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.table import Operators
-from synth.runtime.tensor.local_forms import reshape_groups
+from synth.runtime.rules.local_forms import reshape_groups
+from synth.runtime.rules.position_blocks import (
+    Blocks,
+    blocks_of,
+    divided_blocks,
+    joined_blocks,
+)
 from synth.runtime.tracing.expressions import is_expression
 
 ATTENTION = "scaled_dot_product_attention"
@@ -46,9 +47,10 @@ class PositionBlocks:
                 if found is None:
                     return straight
                 self.blocks[start] = found
-                return JoinedBlocks(source, dims, found)
+                return Pulled(joined_blocks(source, dims, found), count)
             if name in ends and start in self.blocks:
-                return DividedBlocks(source, ends[name], self.blocks[start], count)
+                rule = divided_blocks(source, ends[name], self.blocks[start])
+                return Pulled(rule, count)
         return straight
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.steps.held import is_trainable
 from synth.runtime.operators.functional import Layer, layer_of_function
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.layers.rows.pooling import (
+from synth.runtime.rules.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,
     MAX_POOLS,
 )
-from synth.runtime.layers.steps.held import is_trainable
+from synth.runtime.rules.rule import is_trainable
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

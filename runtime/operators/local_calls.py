@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.operators.call import Call
-from synth.runtime.tensor.local_forms import (
+from synth.runtime.rules.local_forms import (
     LocalForm,
     reshape_form,
     shuffle_form,

@@ -17,7 +17,6 @@ from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.layers.planned_layer import PlannedLayer
-from synth.runtime.layers.products.product import Dims, best_layout, wanted
 from synth.runtime.layers.products.read_whole import (
     LinearOfAllRows,
     SharedGather,
@@ -29,6 +28,7 @@ from synth.runtime.operators.alike_positions import ATTENTION
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.products import Product, product_of
 from synth.runtime.operators.table import Operators
+from synth.runtime.rules.products import Dims, best_layout, wanted
 
 # Multiply-adds more for a word less. In the time of a word between the nodes of a
 # cluster a process makes some 10,000, inside of a node some 500.
@@ -83,8 +83,9 @@ class Projections:
         if asked is None or not isinstance(planned, PlannedLayer):
             return planned
         name, source = asked.node.name, layouts[call.inputs[0].name]
-        if name not in self.gathers:
-            gather = SharedGather(source, 2, self.counter(name))
+        first = name not in self.gathers
+        if first:
+            gather = SharedGather(source, 2, self.counter(call.name))
             whole = _is_whole(planned, source)
             pays = whole and self._pays(asked, gather, planned.layout, layouts)
             self.gathers[name] = gather if pays else None
@@ -95,7 +96,7 @@ class Projections:
         values = dict(module.named_parameters(recurse=False))
         held = {n: replicated(each.shape, ranks) for n, each in values.items()}
         params = ReplicatedParams(values, held, self.counter(call.name))
-        return LinearOfAllRows(found, params)
+        return LinearOfAllRows(found, params, first)
 
     def _layer(self, node: fx.Node) -> Any:
         return self.operators.operator(self.operators.call(node)).module

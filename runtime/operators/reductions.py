@@ -7,34 +7,18 @@ all rows of a dimension.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import fx
 
-from synth.runtime.kernels.autocast import Operator
-from synth.runtime.layers.rows.pooling import (
+from synth.runtime.layers.rows.reduction import OPERATORS, ReductionForm
+from synth.runtime.operators.call import Call
+from synth.runtime.rules.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,
     pool_operator,
 )
-from synth.runtime.layers.rows.reduction import OPERATORS, Word
-from synth.runtime.operators.call import Call
-
-
-class ReductionForm(NamedTuple):
-    """What a call reduces.
-
-    over: dimensions of the input. extents: of the result along them, 1 for all but
-    adaptive poolings. keep: whether they stay.
-    operator: of torch, which says the dtype of the result.
-    """
-
-    word: Word
-    over: tuple[int, ...]
-    extents: tuple[int, ...]
-    keep: bool
-    operator: Operator
 
 
 def reduction_of(call: Call) -> ReductionForm | None:

@@ -10,27 +10,15 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.comm.layout import Layout, broadcast_layout, replicated
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
-from synth.runtime.layers.products.product import ProductStep, best_layout, wanted
-from synth.runtime.layers.rows.pooling import pool_step
 from synth.runtime.layers.rows.reduction import Reduction
-from synth.runtime.layers.rows.reindex import Reindex
-from synth.runtime.layers.rows.resize import resize_step
 from synth.runtime.layers.steps.dropout import Dropout
-from synth.runtime.layers.steps.local import Local
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-from synth.runtime.layers.steps.step import (
-    Concat,
-    Elementwise,
-    Flatten,
-    OnShards,
-    Permute,
-    Step,
-    largest,
-)
+from synth.runtime.layers.steps.step import OnShards, Step
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.local_calls import RESHAPES, local_form
@@ -38,6 +26,14 @@ from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.operators.table import Kind, Operator
+from synth.runtime.rules.access import Same, aligned
+from synth.runtime.rules.local_forms import flattened, within_boxes
+from synth.runtime.rules.movement import joined, permuted, reindexed
+from synth.runtime.rules.pointwise import pointwise
+from synth.runtime.rules.pooling import pool, scaled
+from synth.runtime.rules.products import best_layout, product, wanted
+from synth.runtime.rules.resizing import resize
+from synth.runtime.rules.rule import Rule, needed
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -62,7 +58,7 @@ def choose_step(
     inputs: the layout of each computed tensor among the arguments.
     counter: makes the counter of received words for a name.
     batch_norms: makes the steps of batch normalizations.
-    wanted: the layout of a concatenation; by default that of its first part.
+    wanted: the layout of the result of a concatenation, pooling or resizing.
     """
     if operator.kind in SETTINGS and operator.module is not None:
         step = _on_shards(
@@ -73,50 +69,49 @@ def choose_step(
         return step
     source, module = next(iter(inputs.values())), operator.module
     count = counter(call.name)
+    if operator.kind == "reduction":
+        form = reduction_of(call)
+        assert form is not None
+        return Reduction(form, source, batch_norms.groups, count)
+    if operator.kind == "prelu":
+        boxes = _broadcast(call, source, module.weight.shape)
+        held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
+        return Pulled(pointwise([source], functional.prelu), count, held)
+    if operator.kind == "cat":
+        joined_parts = call.joined()
+        assert joined_parts is not None
+        parts, dim = joined_parts
+        counts = [counter(f"{call.name} <- {part.name}") for part in parts]
+        places = [call.inputs.index(part) for part in parts]
+        layouts = [inputs[part] for part in parts]
+        return Pulled(joined(layouts, dim, places, wanted), counts)
+    if operator.kind == "product":
+        return _product(call, inputs, count)
+    if operator.kind in ("elementwise", "same"):
+        return _elementwise(call, list(inputs.values()), count)
+    rule = _rule(call, operator, source, wanted)
+    return None if rule is None else Pulled(rule, count)
+
+
+def _rule(
+    call: Call, operator: Operator, source: Layout, wanted: Layout | None
+) -> Rule | None:
+    """The rule of a call with one operand and no parameters; None for any other."""
     match operator.kind:
-        case "elementwise" | "same":
-            return _elementwise(call, list(inputs.values()), count)
-        case "prelu":
-            boxes = broadcast_channels(source, module.weight.shape)
-            held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
-            return Elementwise(functional.prelu, [source], count, held)
         case "pool":
-            return pool_step(module, source, call.out, count)
-        case "reduction":
-            form = reduction_of(call)
-            assert form is not None
-            return Reduction(
-                form.word,
-                source,
-                form.over,
-                form.extents,
-                form.keep,
-                batch_norms.groups,
-                count,
-                form.operator,
-            )
+            return pool(operator.module, source, wanted or scaled(source, call.out))
         case "resize":
-            return resize_step(module, source, call.out, count)
+            return resize(operator.module, source, wanted or scaled(source, call.out))
         case "flatten":
-            return Flatten(source, count)
+            return flattened(source)
         case "reindex":
             moved = moved_rows(call)
             assert moved is not None
-            return Reindex(source, moved.maps, count, moved.value, moved.dims)
+            return reindexed(source, moved.maps, moved.value, moved.dims)
         case "local":
-            return _local(call, source, count)
-        case "product":
-            return _product(call, inputs, count)
+            return _local(call, source)
         case "permute":
-            return Permute(source, call.order())
-        case "cat":
-            joined = call.joined()
-            assert joined is not None
-            parts, dim = joined
-            counts = [counter(f"{call.name} <- {part.name}") for part in parts]
-            places = [call.inputs.index(part) for part in parts]
-            layouts = [inputs[part] for part in parts]
-            return Concat(layouts, dim, counts, places, wanted)
+            return permuted(source, call.order())
         case _:
             return None
 
@@ -172,48 +167,35 @@ def _product(call: Call, inputs: Mapping[fx.Node, Layout], count: Count) -> Step
         for node, (name, _) in call.parameters.items()
     }
     orders = {**_numbered(call.inputs), **_numbered(call.parameters)}
-    return ProductStep(
-        found.call,
-        [inputs.get(node) for node, _ in pairs],
-        found.dims,
-        [orders[node] for node, _ in pairs],
-        layout,
-        call.node.meta["value"].dtype,
-        count,
-        hold(call, boxes, count),
-    )
+    operands = [(orders[node], inputs.get(node), dims) for node, dims in pairs]
+    rule = product(found.call, layout, operands, call.node.meta["value"].dtype)
+    return Pulled(rule, count, hold(call, boxes, count))
 
 
 def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
     return {node: number for number, node in enumerate(nodes)}
 
 
-def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:
-    """What every rank needs of one word per channel, or of one for all channels."""
-    if math.prod(shape) == 1:
-        return replicated(shape, source.ranks)
-    return source.with_boxes(shape, ((box[1],) for box in source.boxes))
+def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
+    """What every rank needs of a parameter. That of a PReLU has a word per channel."""
+    slopes = call.word in ("", "prelu") and math.prod(shape) > 1
+    return needed(out, shape, (Same(1),) if slopes else aligned(shape, out.whole))
 
 
-def _local(call: Call, source: Layout, count: Count) -> Step:
+def _local(call: Call, source: Layout) -> Rule:
     """A reshape, or a function along dimensions, of boxes that are whole there."""
     form = local_form(call)
     assert form is not None
     if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
-        return Local(lambda box, mine: box.reshape(mine), source, form, count)
-    run = call.filled(in_place=False)
-    return Local(lambda box, mine: run(box).reshape(mine), source, form, count)
+        return within_boxes(source, form, lambda box: box)
+    return within_boxes(source, form, call.filled(in_place=False))
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:
-    base = largest(layouts)
-    place = broadcast_channels if call.word == "prelu" else broadcast_layout
-    held = hold(
-        call,
-        {name: place(base, tuple(v.shape)) for name, v in call.parameters.values()},
-        count,
-    )
-    return Elementwise(call.filled(in_place=False), layouts, count, held)
+    rule = pointwise(layouts, call.filled(in_place=False))
+    given = call.parameters.values()
+    boxes = {name: _broadcast(call, rule.out, v.shape) for name, v in given}
+    return Pulled(rule, count, hold(call, boxes, count))
 
 
 def hold(

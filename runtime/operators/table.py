@@ -16,11 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.rows.pooling import (
-    AVG_POOLS,
-    MAX_POOLS,
-)
-from synth.runtime.layers.rows.resize import LINEAR, NEAREST
+from synth.runtime.layers.rows.reduction import ReductionForm
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.functional import (
     BATCH_NORMS,
@@ -31,7 +27,12 @@ from synth.runtime.operators.functional import (
 from synth.runtime.operators.local_calls import local_form
 from synth.runtime.operators.moved_rows import MovedRows, moved_rows
 from synth.runtime.operators.products import product_of
-from synth.runtime.operators.reductions import ReductionForm, reduction_of
+from synth.runtime.operators.reductions import reduction_of
+from synth.runtime.rules.pooling import (
+    AVG_POOLS,
+    MAX_POOLS,
+)
+from synth.runtime.rules.resizing import LINEAR, NEAREST
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[

@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from synth.runtime.comm.layout import (
     Layout,
-    broadcast_layout,
     disjoint,
     even,
     replicated,
@@ -25,6 +24,8 @@ from synth.runtime.comm.layout import (
 from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
+from synth.runtime.rules.access import aligned
+from synth.runtime.rules.rule import needed
 
 
 class Partition:
@@ -205,7 +206,7 @@ class Partition:
         """
         if tuple(wanted) == tuple(self.shape):
             return self
-        return Partition(broadcast_layout(self.layout, wanted))
+        return Partition(needed(self.layout, wanted, aligned(wanted, self.shape)))
 
     def expanded(self, wanted: Sequence[int]) -> Partition:
         """This, broadcast to a larger shape: all ranks hold the new extents."""

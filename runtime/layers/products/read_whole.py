@@ -52,12 +52,15 @@ class SharedGather:
 class LinearOfAllRows(Step):
     """`torch.nn.linear` of all rows of the own samples.
 
-    module: the whole weight, and the bias if there is one.
+    module: the whole weight, and the bias if there is one. first: of the readers, whose
+        call the words that are gathered count for.
     """
 
-    def __init__(self, gather: SharedGather, module: ReplicatedParams) -> None:
+    def __init__(
+        self, gather: SharedGather, module: ReplicatedParams, first: bool
+    ) -> None:
         super().__init__()
-        self.gather, self.module = gather, module
+        self.gather, self.module, self.first = gather, module, first
         self.layout = all_rows(gather.source, module.layouts["weight"].whole[0])
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
@@ -65,8 +68,8 @@ class LinearOfAllRows(Step):
         return functional.linear(self.gather(shard), *self.module.all())
 
     def exchanges(self) -> list[Exchange]:
-        """None: those of the gather are of the call that reads the rows."""
-        return []
+        """The rows that are gathered, where no other reader has them."""
+        return self.gather.exchanges() if self.first else []
 
 
 def all_rows(source: Layout, channels: int) -> Layout:

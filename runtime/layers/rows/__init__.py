@@ -1,1 +1,1 @@
-"""Steps that read rows of neighbours or move rows: pooling, resizing, slices."""
+"""Sums, means and extrema of rows that ranks divide."""

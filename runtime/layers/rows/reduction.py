@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -35,7 +35,7 @@ FLOAT_ROWS = 1 << 24  # of which float32 tells the first apart
 NO_PART = (-math.inf, math.inf)  # the maximum of no rows, and where it is
 
 
-class Reduction(Step):
+class ReductionForm(NamedTuple):
     """A sum, mean, maximum or minimum of the rows of windows along some dimensions.
 
     over: these dimensions. extents: of the result along them; "amax" and "amin" have 1.
@@ -43,21 +43,26 @@ class Reduction(Step):
     operator: of torch, called with one word; it says the dtype under autocast.
     """
 
+    word: Word
+    over: tuple[int, ...]
+    extents: tuple[int, ...]
+    keep: bool
+    operator: Operator
+
+
+class Reduction(Step):
+    """The step of a reduction."""
+
     def __init__(
         self,
-        word: Word,
+        form: ReductionForm,
         source: Layout,
-        over: Sequence[int],
-        extents: Sequence[int],
-        keep: bool,
         process_groups: ProcessGroups,
         count: Count,
-        operator: Operator | None = None,
     ) -> None:
         super().__init__()
-        self.source, self.over, self.count = source, tuple(over), count
-        self.word, self.keep = word, keep
-        self.operator = operator or OPERATORS[word]
+        self.source, self.count = source, count
+        self.word, self.over, extents, self.keep, self.operator = form
         self.extents = dict(zip(self.over, extents, strict=True))
         self.wanted = source
         if not disjoint(self._homes(source).boxes):

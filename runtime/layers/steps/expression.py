@@ -13,8 +13,9 @@ from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.draws import Draws
-from synth.runtime.layers.steps.held import Held, declare, is_trainable
+from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.layers.steps.step import Step
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 
 

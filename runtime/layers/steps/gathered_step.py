@@ -14,9 +14,10 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.layers.steps.draws import Draws
-from synth.runtime.layers.steps.held import Held, is_trainable
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import Step
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 
 
@@ -66,6 +67,7 @@ class GatheredStep(Step):
     ) -> None:
         super().__init__()
         self.calls, self.layouts, self.count = calls, layouts, count
+        self.takes = len(layouts)
         self.draws, self.module, self.plain = draws, params, plain
         self.layout = even(out, layouts[0].ranks)
         self.several, self.place = several, place

@@ -37,11 +37,6 @@ class Held(NamedTuple):
         place[self.name] = values  # type: ignore[assignment]
 
 
-def is_trainable(values: torch.Tensor) -> bool:
-    """Whether a tensor has numbers that may have a gradient: floating or complex."""
-    return values.is_floating_point() or values.is_complex()
-
-
 def held_by(module: Any) -> dict[str, Held]:
     """What a module of a step uses: name in the user's layer -> where it is bound."""
     found: dict[str, Held] = (

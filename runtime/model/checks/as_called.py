@@ -73,7 +73,7 @@ def require_handed(call: Call, step: Step, uses: Collection[str]) -> None:
     strange = [name for name in uses if name not in entries]
     held = {entries[name] for name in uses if name in entries}
     lost = {name for name, _ in call.parameters.values()} - held
-    taken = len(getattr(step, "layouts", call.inputs))
+    taken = getattr(step, "takes", len(call.inputs))
     lost |= {each.name for each in call.inputs[taken:]}
     for how, names in (("takes no", sorted(lost)), ("takes a strange", strange)):
         if names:

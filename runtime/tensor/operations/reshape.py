@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from synth.runtime.grid.boxes import shape
-from synth.runtime.tensor.local_forms import fitting, regrouped, reshape_form
+from synth.runtime.rules.local_forms import fitting, regrouped, reshape_form
 from synth.runtime.tensor.operations.operands import NoParts, wrap
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor

@@ -16,9 +16,9 @@ from synth.parallel.front_end.trace_model import trace_model
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import AbsentRanks
-from synth.runtime.layers.products.position_blocks import blocks_of
 from synth.runtime.operators.alike_positions import joined_positions
 from synth.runtime.operators.table import Operators
+from synth.runtime.rules.position_blocks import blocks_of
 
 MAP = (1, 4, 6, 8)
 

@@ -12,7 +12,7 @@ from rank_pool import RankPool
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.products.product import best_layout, wanted
+from synth.runtime.rules.products import best_layout, wanted
 
 RANKS = Ranks((0, 1, 2, 3), 0)
 

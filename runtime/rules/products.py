@@ -2,96 +2,59 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
-from synth.runtime.layers.products.read_whole import SharedGather
-from synth.runtime.layers.steps.held import is_trainable
-from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-from synth.runtime.layers.steps.step import Step
+from synth.runtime.grid.boxes import Box, cut, overlap, volume
+from synth.runtime.rules.access import Access, Same, Whole
+from synth.runtime.rules.rule import LocalCall, Operand, Rule, needed, where_words
 
 Dims = tuple[int | None, ...]
 
 
-class ProductStep(Step):
+def product(
+    call: LocalCall,
+    out: Layout,
+    operands: Sequence[tuple[int, Layout | None, Dims]],
+    dtype: torch.dtype,
+) -> Rule:
     """Every rank computes a box of the result from the slices that belong to it.
 
-    call: takes all operands. sources: the layouts of the operands that are computed;
-    None for a parameter. dims: of each operand, see `wanted`. places: of each operand
-    among the arguments of `forward`, or among the parameters of `module`.
-    layout: of the result, see `best_layout`. dtype: of the result.
-    gather: what some operands were computed from, whose words count here.
+    call: takes all operands. out: see `best_layout`. operands: the place of each among
+    the arguments, its layout, and its dimensions in the result; for a parameter, the
+    place among those, and no layout. dtype: of the result.
     """
+    moved = tuple(
+        Operand(source, wanted(out, source.whole, dims), place)
+        for place, source, dims in operands
+        if source is not None
+    )
+    computed = sum(source is not None for _, source, _ in operands)
+    fresh, order = itertools.count(), list[int]()
+    for place, source, _ in operands:
+        order.append(next(fresh) if source is not None else computed + place)
 
-    gather: SharedGather | None = None
+    def local(*given: torch.Tensor) -> torch.Tensor:
+        return call(*(given[each] for each in order)).contiguous()
 
-    def __init__(
-        self,
-        call: Callable[..., torch.Tensor],
-        sources: Sequence[Layout | None],
-        dims: Sequence[Dims],
-        places: Sequence[int],
-        layout: Layout,
-        dtype: torch.dtype,
-        count: Count,
-        module: ReplicatedParams | None = None,
-    ) -> None:
-        super().__init__()
-        self.call, self.places, self.layout = call, tuple(places), layout
-        self.dtype, self.count, self.module = dtype, count, module
-        self.moves = [
-            None if source is None else (source, wanted(layout, source.whole, each))
-            for source, each in zip(sources, dims, strict=True)
-        ]
+    return Rule(out, moved, where_words(local, out, dtype))
 
-    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
-        """The own box of the result."""
-        params = [] if self.module is None else self.module.all()
-        here = []
-        for place, move in zip(self.places, self.moves, strict=True):
-            if move is None:
-                here.append(params[place])
-            else:
-                here.append(redistribute(shards[place], *move, self.count))
-        size = shape(self.layout.mine)
-        if math.prod(size):
-            result: torch.Tensor = self.call(*here)
-            return result.contiguous()
-        empty = torch.zeros(size, dtype=self.dtype, device=here[0].device)
-        # gradients return from every rank, also where there are no words
-        floats = [each.sum() for each in here if is_trainable(each)]
-        if not floats:
-            return empty
-        return empty + (torch.stack(floats).sum() * 0).to(self.dtype)
 
-    def exchanges(self) -> list[Exchange]:
-        """The slices of the operands that belong to the own box."""
-        found = super().exchanges()
-        found += [] if self.gather is None else self.gather.exchanges()
-        for place, move in zip(self.places, self.moves, strict=True):
-            if move is not None:
-                found += moved(*move, place)
-        return found
+def accesses(whole: Sequence[int], dims: Dims) -> tuple[Access, ...]:
+    """What is read of an operand.
+
+    dims: for each dimension of the operand that of the result; None: it is read whole.
+    """
+    pairs = zip(dims, whole, strict=True)
+    return tuple(Whole(n) if dim is None else Same(dim) for dim, n in pairs)
 
 
 def wanted(result: Layout, whole: Sequence[int], dims: Dims) -> Layout:
-    """What every rank reads of an operand.
-
-    dims: for each dimension of the operand that of the result; None: it is read whole.
-    A rank without words of the result reads none.
-    """
-    boxes = []
-    for box in result.boxes:
-        pairs = zip(dims, whole, strict=True)
-        read = tuple((0, n) if dim is None else box[dim] for dim, n in pairs)
-        boxes.append(read if volume(box) else tuple((0, 0) for _ in whole))
-    return result.with_boxes(whole, boxes)
+    """What every rank reads of an operand: nothing for an empty box of the result."""
+    return needed(result, whole, accesses(whole, dims))
 
 
 def best_layout(

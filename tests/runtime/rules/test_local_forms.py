@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synth.runtime.comm.layout import Layout, disjoint
 from synth.runtime.grid.boxes import Box, cut, shape, volume
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.tensor.local_forms import LocalForm, fitting, reshape_form, shuffle_form, whole_along
+from synth.runtime.rules.local_forms import LocalForm, fitting, reshape_form, shuffle_form, whole_along
 
 
 def numbered(sizes: tuple[int, ...], box: Box) -> torch.Tensor:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from synth.runtime.comm.layout import Layout, disjoint
-from synth.runtime.grid.boxes import Box, Interval, cut, shape, with_interval
+from synth.runtime.comm.layout import Layout, disjoint, even
+from synth.runtime.grid.boxes import Box, Interval, cut, shape, volume, with_interval
+from synth.runtime.rules.rule import LocalCall, Operand, Rule, reshaped, where_words
 
 Units = Mapping[int, int]  # dimension -> rows that stay together where it is cut
 Regroup = Callable[[Box], "Box | None"]  # box of the input -> of the result, if any
@@ -27,6 +28,31 @@ class LocalForm(NamedTuple):
     units: Units
     regroup: Regroup
     out: tuple[int, ...]
+
+
+def within_boxes(source: Layout, form: LocalForm, call: LocalCall) -> Rule:
+    """A function of the own box, whose input is cut anew where boxes do not fit it.
+
+    call: takes the box of the input; its words are those of the result in order.
+    """
+    held = fitting(source, form)
+    out = regrouped(held, form)
+    assert out is not None, (source, form)
+    own = shape(out.mine)
+    local = where_words(lambda box: call(box).reshape(own), out)
+    return Rule(out, (Operand(source, held),), local)
+
+
+def flattened(source: Layout) -> Rule:
+    """(b, c, *spatial) as (b, c·spatial). Cut spatial dimensions are joined before."""
+    frame = tuple((0, extent) for extent in source.whole[2:])
+    straight = all(box[2:] == frame for box in source.boxes)
+    held, size = source if straight else even(source.whole, source.ranks), volume(frame)
+    out = source.with_boxes(
+        (source.whole[0], source.whole[1] * size),
+        ((b[0], (b[1][0] * size, b[1][1] * size)) for b in held.boxes),
+    )
+    return reshaped(source, held, out)
 
 
 def regrouped(layout: Layout, form: LocalForm) -> Layout | None:

@@ -15,13 +15,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
-from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.grid.boxes import Box, Interval, cut, shape, volume
-from synth.runtime.layers.steps.step import Step
+from synth.runtime.grid.boxes import Box, Interval, cut, volume
+from synth.runtime.rules.rule import Rule, reshaped
 
 Dims = tuple[int, int]  # of a tensor, as an interval
 
@@ -68,50 +64,32 @@ def blocks_of(source: Layout, dims: Dims) -> Blocks | None:
     return Blocks(tuple(places), rows, tuple(among), len(parts))
 
 
-class JoinedBlocks(Step):
+def joined_blocks(source: Layout, dims: Dims, blocks: Blocks) -> Rule:
     """Dimensions `dims` of a map as one, in the order of blocks."""
-
-    def __init__(self, source: Layout, dims: Dims, blocks: Blocks) -> None:
-        super().__init__()
-        low, high = dims
-        whole = *source.whole[:low], sum(map(volume, blocks.rows.values()))
-        pairs = zip(source.boxes, blocks.places, strict=True)
-        self.layout = source.with_boxes(
-            (*whole, *source.whole[high:]),
-            ((*box[:low], place, *box[high:]) for box, place in pairs),
-        )
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The shard of the result."""
-        return shard.reshape(shape(self.layout.mine))
+    low, high = dims
+    whole = *source.whole[:low], sum(map(volume, blocks.rows.values()))
+    pairs = zip(source.boxes, blocks.places, strict=True)
+    out = source.with_boxes(
+        (*whole, *source.whole[high:]),
+        ((*box[:low], place, *box[high:]) for box, place in pairs),
+    )
+    return reshaped(source, source, out)
 
 
-class DividedBlocks(Step):
+def divided_blocks(source: Layout, dim: int, blocks: Blocks) -> Rule:
     """Dimension `dim`, with positions in the order of blocks, as those of a map."""
-
-    def __init__(self, source: Layout, dim: int, blocks: Blocks, count: Count) -> None:
-        super().__init__()
-        self.source, self.count = source, count
-        self.wanted = in_blocks(source, dim, blocks)
-        columns = zip(*blocks.rows.values(), strict=True)
-        extents = [max(high for _, high in rows) for rows in columns]
-        empty = ((0, 0),) * len(extents)
-        self.layout = source.with_boxes(
-            (*source.whole[:dim], *extents, *source.whole[dim + 1 :]),
-            (
-                (*box[:dim], *blocks.rows.get(box[dim], empty), *box[dim + 1 :])
-                for box in self.wanted.boxes
-            ),
-        )
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The shard of the result."""
-        shard = redistribute(shard, self.source, self.wanted, self.count)
-        return shard.reshape(shape(self.layout.mine))
-
-    def exchanges(self) -> list[Exchange]:
-        """The input, where a rank's positions are not those of a block."""
-        return moved(self.source, self.wanted)
+    held = in_blocks(source, dim, blocks)
+    columns = zip(*blocks.rows.values(), strict=True)
+    extents = [max(high for _, high in rows) for rows in columns]
+    empty = ((0, 0),) * len(extents)
+    out = source.with_boxes(
+        (*source.whole[:dim], *extents, *source.whole[dim + 1 :]),
+        (
+            (*box[:dim], *blocks.rows.get(box[dim], empty), *box[dim + 1 :])
+            for box in held.boxes
+        ),
+    )
+    return reshaped(source, held, out)
 
 
 def in_blocks(source: Layout, dim: int, blocks: Blocks) -> Layout:

@@ -1,0 +1,136 @@
+"""A rule says how ranks compute an operator: what each reads, and what it calls.
+
+Every rank has a box of the result. It brings together what this reads of each operand,
+and calls torch on it. All else follows: messages, their words, and gradients, which
+return to the ranks that own what was read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from synth.runtime.comm.exchanges import Exchange, moved, picked
+from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.redistribute import Count, redistribute
+from synth.runtime.comm.row_sets import RowSets, fetch_row_sets
+from synth.runtime.grid.boxes import shape
+from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
+from synth.runtime.rules.access import Access, Rows, read_box, read_rows
+
+LocalCall = Callable[..., torch.Tensor]
+
+
+class Operand(NamedTuple):
+    """What all ranks own of an operand, and what each reads.
+
+    place: of the operand among the arguments.
+    """
+
+    source: Layout
+    reads: Layout | RowSets
+    place: int = 0
+
+    @property
+    def stays(self) -> bool:
+        """Whether every rank reads what it owns."""
+        if isinstance(self.reads, Layout):
+            return self.source.boxes == self.reads.boxes
+        pairs = zip(self.source.boxes, self.reads.wanted, strict=True)
+        return all(
+            row_set == tuple(range(low, high))
+            for box, rows in pairs
+            for (low, high), row_set in zip(box, rows, strict=True)
+        )
+
+    def brought(self, shard: torch.Tensor, count: Count) -> torch.Tensor:
+        """What this rank reads, from the ranks that own it; differentiable."""
+        if isinstance(self.reads, Layout):
+            return redistribute(shard, self.source, self.reads, count)
+        return fetch_row_sets(shard, self.reads, count)
+
+    def exchanges(self) -> list[Exchange]:
+        """The words that ranks receive for it, and those of its gradient."""
+        if isinstance(self.reads, Layout):
+            return moved(self.source, self.reads, self.place)
+        each = [] if self.stays else picked(self.reads)
+        return [one._replace(needs=(self.place,)) for one in each]
+
+
+class Rule(NamedTuple):
+    """An operator on boxes.
+
+    out: who computes which box of the result. call: makes the own box, from what is
+    read of the operands, then from the own parameters.
+    """
+
+    out: Layout
+    operands: tuple[Operand, ...]
+    call: LocalCall
+
+
+def pulled(
+    source: Layout, accesses: Sequence[Access], out: Layout, place: int = 0
+) -> Operand:
+    """An operand of which each rank reads what its box of the result accesses."""
+    if any(isinstance(each, Rows) for each in accesses):
+        rows = tuple(read_rows(accesses, box) for box in out.boxes)
+        return Operand(source, RowSets(source, rows), place)
+    return Operand(source, needed(out, source.whole, accesses), place)
+
+
+def reshaped(source: Layout, held: Layout, out: Layout) -> Rule:
+    """The words of an own box in another shape. held: where the input comes first."""
+    own = shape(out.mine)
+    return Rule(out, (Operand(source, held),), lambda box: box.reshape(own))
+
+
+def needed(out: Layout, whole: Sequence[int], accesses: Sequence[Access]) -> Layout:
+    """What each rank reads of an operand or of a parameter."""
+    return out.with_boxes(whole, (read_box(accesses, box) for box in out.boxes))
+
+
+def where_words(
+    call: LocalCall, out: Layout, dtype: torch.dtype | None = None
+) -> LocalCall:
+    """The call, if this rank has words of the result.
+
+    Else a call that gives none. Gradients return from every rank all the same.
+    dtype: of the result; None for that of the first operand.
+    """
+    own = shape(out.mine)
+    if math.prod(own):
+        return call
+
+    def nothing(*here: torch.Tensor) -> torch.Tensor:
+        made = here[0].new_zeros(own, dtype=dtype)
+        floats = [each.sum() for each in here if is_trainable(each)]
+        return made + (_total(floats) * 0).to(made.dtype) if floats else made
+
+    return nothing
+
+
+def _total(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return values[0] if len(values) == 1 else torch.stack(list(values)).sum()
+
+
+def is_trainable(values: torch.Tensor) -> bool:
+    """Whether a tensor has numbers that may have a gradient: floating or complex."""
+    return values.is_floating_point() or values.is_complex()
+
+
+def in_one_dtype(what: str, operator: Operator, call: LocalCall) -> LocalCall:
+    """A call that gives the dtype which autocast has for an operator of torch.
+
+    It takes the operand in this dtype, and computes without autocast.
+    """
+
+    def run(shard: torch.Tensor) -> torch.Tensor:
+        dtype = operator_dtype(what, operator, shard)
+        with no_autocast(shard.device):
+            return call(shard.to(dtype)).to(dtype)
+
+    return run

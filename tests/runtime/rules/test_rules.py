@@ -1,0 +1,150 @@
+"""Rules of operators on random layouts of six ranks, beside the operator on the whole; no rank is started.
+
+Each rank gets what its rule reads of the operands. The boxes that it computes, and the gradients that return
+to the owners, are those of one process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.boxes import Box, cut, volume, within
+from synth.runtime.grid.ranks import AbsentRanks
+from synth.runtime.kernels.context import Context
+from synth.runtime.layers.steps.pulled import Pulled
+from synth.runtime.operators.batch_norms import BatchNorms
+from synth.runtime.operators.step_choice import choose_step
+from synth.runtime.operators.table import Operators
+from synth.runtime.rules.rule import Operand, Rule
+from synth.runtime.tracing.trace import traced
+
+RANKS, LAYOUTS, SHAPE = 6, 6, (4, 8, 6, 6)
+Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+CASES: dict[str, Two] = {
+    "relu": lambda x, y: functional.relu(x),
+    "comparison": lambda x, y: torch.where(x > y, x, y * 2),
+    "broadcast": lambda x, y: x * y[:, :, :1, :1] + y[0, 0],
+    "max pooling": lambda x, y: functional.max_pool2d(x, 3, 2, 1),
+    "max pooling, dilated": lambda x, y: functional.max_pool2d(x, 2, 2, 0, 2),
+    "average": lambda x, y: functional.avg_pool2d(x, 3, 2, 1),
+    "average without zeros": lambda x, y: functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    "nearest": lambda x, y: functional.interpolate(x, scale_factor=2),
+    "nearest, uneven": lambda x, y: functional.interpolate(x, size=(13, 9), mode="nearest-exact"),
+    "bilinear": lambda x, y: functional.interpolate(x, size=(13, 9), mode="bilinear"),
+    "permute": lambda x, y: x.permute(0, 2, 3, 1),
+    "cat": lambda x, y: torch.cat([x, y, x], 2),
+    "flatten": lambda x, y: x.flatten(1),
+    "view": lambda x, y: x.view(4, 2, 4, 6, 6),
+    "softmax": lambda x, y: x.softmax(1),
+    "pixel shuffle": lambda x, y: functional.pixel_shuffle(x, 2),
+    "zeros around": lambda x, y: functional.pad(x, (1, 2, -1, 3), value=2.5),
+    "reflected": lambda x, y: functional.pad(x, (1, 2, 1, 1), mode="reflect"),
+    "circular": lambda x, y: functional.pad(x, (1, 2, 1, 1), mode="circular"),
+    "slices": lambda x, y: x[:, 1:5, ::2, -1],
+    "new dimension": lambda x, y: x[:, None, 2:4],
+    "roll": lambda x, y: x.roll((1, 2), (2, 3)),
+    "flip": lambda x, y: x.flip((0, 3)),
+    "repeat": lambda x, y: x.repeat(1, 1, 2, 1),
+    "expand": lambda x, y: x[:, :1].expand(-1, 5, -1, -1),
+    "part": lambda x, y: x.chunk(3, 1)[1],
+    "matmul": lambda x, y: x @ y.transpose(2, 3),
+    "matmul with itself": lambda x, y: x @ x,
+    "attention": lambda x, y: functional.scaled_dot_product_attention(x, y, y),
+    "einsum": lambda x, y: torch.einsum("bchw,bdhw->bcd", x, y),
+}
+
+
+class Applied(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function: Two) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of two maps."""
+        return self.function(x, y)
+
+
+def random_layout(draws: random.Random, whole: tuple[int, ...]) -> Layout:
+    """A grid of all ranks or of some, the others without words."""
+    parts, left = list[int](), RANKS
+    for _ in whole:
+        parts.append(draws.choice([n for n in range(1, left + 1) if left % n == 0]))
+        left //= parts[-1]
+    boxes = list[Box]()
+    for rank in range(RANKS):
+        box, rest = list[tuple[int, int]](), rank
+        for extent, n in zip(whole, parts, strict=True):
+            box.append(cut((0, extent), n, rest % n))
+            rest //= n
+        boxes.append(((0, 0),) * len(whole) if rest else tuple(box))
+    return Layout(whole, tuple(boxes), AbsentRanks.numbered(RANKS))
+
+
+def read(operand: Operand, whole: torch.Tensor, me: int) -> torch.Tensor:
+    """What a rank reads of an operand."""
+    if isinstance(operand.reads, Layout):
+        return whole[within(operand.reads.boxes[me], tuple((0, n) for n in whole.shape))]
+    for dim, rows in enumerate(operand.reads.wanted[me]):
+        whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
+    return whole
+
+
+def rule_of(call: Any, operators: Operators, sources: Mapping[Any, Layout], me: int) -> Rule:
+    """The rule that a rank has for a call."""
+    ranks = AbsentRanks(tuple(range(RANKS)), me)
+    given = {node: Layout(each.whole, each.boxes, ranks) for node, each in sources.items()}
+    norms = BatchNorms(Context(), "global")
+    step = choose_step(call, operators.operator(call), given, lambda _: print, norms)
+    assert isinstance(step, Pulled)
+    return step.rule
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
+    model, draws = Applied(CASES[name]), random.Random(name)
+    graph = traced(model, [SHAPE, SHAPE], torch.float64)
+    operators = Operators({}, {})
+    calls = [operators.call(node) for node in graph.nodes if node.op.startswith("call")]
+    assert calls
+    for call in calls:
+        for _ in range(LAYOUTS):
+            sources = {each: random_layout(draws, tuple(each.meta["value"].shape)) for each in call.inputs}
+            compare(call, operators, sources)
+
+
+def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
+    """One call in one layout: every rank's box, and the gradients of all ranks added."""
+    generator = torch.Generator().manual_seed(0)
+    wholes = [torch.randn(each.whole, generator=generator, dtype=torch.float64) for each in sources.values()]
+    if not all(each.meta["value"].is_floating_point() for each in call.inputs):
+        wholes[0] = wholes[0] > 0  # of `where`
+    for each in wholes:
+        each.requires_grad_(each.is_floating_point())
+    result = call.filled(in_place=False)(*wholes)
+    weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
+    seen, total = torch.zeros(result.shape, dtype=torch.int64), wholes[0].new_zeros(()).double()
+    for me in range(RANKS):
+        rule = rule_of(call, operators, sources, me)
+        made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
+        mine = within(rule.out.mine, tuple((0, n) for n in result.shape))
+        torch.testing.assert_close(made, result[mine])
+        first = rule.out.boxes.index(rule.out.mine) == me or not volume(rule.out.mine)
+        seen[mine] += first
+        total = total + (made * weights[mine]).sum() * first
+    assert bool((seen == 1).all())
+    if not result.is_floating_point():
+        return
+    trained = [each for each in wholes if each.requires_grad]
+    alone = torch.autograd.grad((result * weights).sum(), trained, retain_graph=True)
+    for one, other in zip(torch.autograd.grad(total, trained, materialize_grads=True), alone, strict=True):
+        torch.testing.assert_close(one, other)
