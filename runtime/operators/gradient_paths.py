@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from synth.runtime.layers.steps.gathered_step import bound_flat_weights, empty_copy
-from synth.runtime.layers.steps.held import is_trainable
 from synth.runtime.operators.call import Call
+from synth.runtime.rules.rule import is_trainable
 
 
 def gradient_paths(call: Call) -> set[str] | None:

@@ -13,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.attention import composed, masks_as_given
 from synth.runtime.tracing.changes import Changes
-from synth.runtime.tracing.constants import READS, has_values, on_host
 from synth.runtime.tracing.expressions import (
     LIKE_SECOND,
     OF_SHAPE,
@@ -22,6 +21,7 @@ from synth.runtime.tracing.expressions import (
     keep_used,
     of_shape,
 )
+from synth.runtime.tracing.host_calls import READS, has_values, on_host
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.recorded import (

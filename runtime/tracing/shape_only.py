@@ -7,14 +7,14 @@ input, a smooth resizing those of a nearest one, which torch computes at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from synth.runtime.tracing.host_shapes import ON_HOST, made_on_host
+from synth.runtime.tracing.host_calls import ON_HOST, made_on_host
 
 SMOOTH = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # mode -> dims
 
@@ -62,19 +62,8 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     """
     if function in ON_HOST:
         return made_on_host(function, args, kwargs)
-    if function is functional.batch_norm:
-        return _batch_norm(*args, **kwargs)
-    if function is functional.group_norm:
-        return _group_norm(*args, **kwargs)
-    if function is functional.interpolate:
-        return _interpolate(*args, **kwargs)
-    if function is functional.ctc_loss:
-        return _ctc_loss(*args, **kwargs)
-    if function is functional.multilabel_margin_loss:
-        return _multilabel_margin_loss(*args, **kwargs)
-    if function is torch._nested_tensor_from_mask_left_aligned:
-        return False
-    return NotImplemented
+    known = BY_SHAPE.get(function)
+    return NotImplemented if known is None else known(*args, **kwargs)
 
 
 def _batch_norm(
@@ -177,3 +166,13 @@ def _multilabel_margin_loss(
 
 def _autocast() -> bool:
     return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+
+
+BY_SHAPE: dict[Any, Callable[..., Any]] = {
+    functional.batch_norm: _batch_norm,
+    functional.group_norm: _group_norm,
+    functional.interpolate: _interpolate,
+    functional.ctc_loss: _ctc_loss,
+    functional.multilabel_margin_loss: _multilabel_margin_loss,
+    torch._nested_tensor_from_mask_left_aligned: lambda *_: False,
+}

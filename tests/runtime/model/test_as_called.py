@@ -10,12 +10,13 @@ from torch import nn
 
 from synth.runtime.comm.layout import even
 from synth.runtime.grid.ranks import AbsentRanks
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-from synth.runtime.layers.steps.step import Elementwise
 from synth.runtime.model.checks.as_called import Expected, FirstPass, require_handed
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.step_choice import hold
 from synth.runtime.operators.table import Operators
+from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.tracing.trace import traced
 
 RANKS = AbsentRanks.numbered(2)
@@ -42,10 +43,11 @@ def nothing(words: int) -> None:
     """Count nothing."""
 
 
-def step_of(call: Call, inputs: int = 2, held: bool = True) -> Elementwise:
+def step_of(call: Call, inputs: int = 2, held: bool = True) -> Pulled:
     whole = even((4,), RANKS)
     params = hold(call, {"scale": whole}, nothing) if held else None
-    return Elementwise(call.filled(), [even((6, 4), RANKS)] * inputs, nothing, params)
+    rule = pointwise([even((6, 4), RANKS)] * inputs, call.filled())
+    return Pulled(rule, nothing, params)
 
 
 def test_a_step_with_all_arguments() -> None:
@@ -111,7 +113,7 @@ def test_other_dtypes_follow_from_those_of_the_input() -> None:
         passed(torch.ones(4).double(), torch.ones(3, 4).double())
 
 
-def fails(look: Any, step: Elementwise) -> None:
+def fails(look: Any, step: Pulled) -> None:
     """See a result of another shape, and fail as the next call does."""
     look.see("addcmul", step, torch.ones(2))
     raise RuntimeError("shapes do not fit")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from synth.runtime.tracing.host_shapes import made_on_host
+from synth.runtime.tracing.host_calls import made_on_host
 from synth.runtime.tracing.shape_only import without_values
 
 

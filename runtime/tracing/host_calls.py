@@ -1,8 +1,13 @@
-"""Shapes of what functions give that torch cannot call on "meta".
+"""Calls on the host while a model is recorded, in the place of calls on "meta".
 
-Some functions look at values in between, as `torch.cov` does to check weights, or have
-no kernel for "meta". What they give is then found by calls on the host, with several
-values for each tensor. A shape that depends on them is not known before the values are.
+A tensor that a module has as a plain attribute, such as strides and anchors of a
+detector, keeps its values, as does what is computed from such tensors alone. So Python
+may read them, loop over them, and give them as numbers. Parameters, buffers, and what
+depends on the input have shapes alone.
+
+Some functions look at values, as `torch.cov` does to check weights, or have no kernel
+for "meta". The shapes that they give are found with several values for each tensor. A
+shape that depends on them is not known before the values are.
 """
 
 from __future__ import annotations
@@ -13,10 +18,38 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from synth.runtime.tracing.recorded import tensors_in
+from synth.runtime.tracing.expressions import DRAWS
+from synth.runtime.tracing.recorded import mapped, tensors_in
 
+# methods that read values in Python, without the _ of their names
+READS = {"item", "tolist", "bool", "int", "float", "index", "complex"}
 MOST = 2**24  # words that are worth a call on the host
 Filler = Callable[[torch.Tensor], torch.Tensor]
+
+
+# -- values that are there -------------------------------------------------------------
+
+
+def has_values(word: str, given: Any) -> bool:
+    """Whether a call of a function has tensors as arguments, and all their values."""
+    tensors = list(tensors_in(given))
+    if not tensors or word in DRAWS:
+        return False
+    return not any(each.is_meta for each in tensors)
+
+
+def on_host(given: Any) -> Any:
+    """Arguments with the host in the place of the device without values."""
+    if isinstance(given, torch.device) and given.type == "meta":
+        return torch.device("cpu")
+    if isinstance(given, str) and given == "meta":
+        return "cpu"
+    if isinstance(given, torch.Tensor):
+        return given
+    return mapped(on_host, given)
+
+
+# -- values that are not there ---------------------------------------------------------
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
