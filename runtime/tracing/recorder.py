@@ -361,4 +361,6 @@ class Recorder(TorchFunctionMode):
             return empty
         if isinstance(given, torch.device):
             return torch.device("meta")
+        if isinstance(given, str) and given.partition(":")[0] in ("cpu", "cuda"):
+            return "meta"
         return mapped(lambda each: self.on_meta(each, results), given)

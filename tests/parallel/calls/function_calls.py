@@ -58,6 +58,7 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
         lambda m, h, g: functional.prelu(h, m.w), w=nn.Parameter(torch.tensor(0.3))
     ),
     "prelu with one word": lambda: Called(lambda m, h, g: functional.prelu(h, m.w), w=param(1)),
+    "a device by its name": lambda: Called(lambda m, h, g: h.to("cpu") * g),
     "linear_cross_entropy in chunks": lambda: Called(
         lambda m, h, g: functional.linear_cross_entropy(
             h.mean(2), m.w, m.t, options=nn.LinearCrossEntropyOptions(batch_chunk_size=2)
