@@ -276,8 +276,8 @@ def embedded(
     except Exception as error:
         raise ValueError(f"torch refuses it: {error}") from error
     model.load_state_dict(before)
-    if not results or not all(all(each.shape) for each in results):
-        raise ValueError("it gives no tensor, or an empty one")
+    if not results or not all(all(each.shape) and each.layout == torch.strided for each in results):
+        raise ValueError("it gives no tensor, an empty one, or a sparse one")
     if inside:
         model.find_beside(leaves, results, sample.reads)
     if after and inside and not results[0].is_complex():

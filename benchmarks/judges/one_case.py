@@ -44,7 +44,7 @@ class Comparison:
         ours, right = whole(ours).detach(), right.detach()
         off = self.off(ours, right)
         if self.rounded and 0 < off < float("inf"):
-            own = self.off(right.double(), exact.detach()) if exact is not None else 0.0
+            own = self.off(exact.detach(), right.double()) if exact is not None else 0.0
             off = max(0.0, off - ROUNDING - OWN_ROUNDING * own)
         elif off <= ALLOWED:
             off = 0.0
@@ -105,13 +105,19 @@ class Right:
         generator = torch.Generator().manual_seed(5)
         self.weights = [torch.randn(each.shape, generator=generator).to(each.dtype) for each in self.outs]
         loss = loss_of(self.outs, self.weights)
-        self.trains = loss is not None
-        if loss is not None:
-            loss.backward()  # type: ignore[no-untyped-call]
+        self.trains = loss is not None and self._has_gradients(loss)
         self.exact: Right | None = None
         if case.dtype != "float64":
             with contextlib.suppress(Exception):
                 self.exact = _in_float64(case, self)
+
+    def _has_gradients(self, loss: torch.Tensor) -> bool:
+        """Compute gradients. Whether torch has a derivative; else outputs alone are compared."""
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError:  # NotImplementedError, too
+            return False
+        return True
 
     def _otherwise(self, seed: int) -> bool:
         """Whether another seed gives other outputs."""

@@ -91,7 +91,7 @@ def made_on_host(function: Any, args: Any, kwargs: Any) -> Any:
     if len(found) < 2 or len({_kind(each) for each in found}) > 1:
         return NotImplemented
     leaves = _pytree.tree_leaves(found[0])
-    if not leaves or not all(isinstance(each, torch.Tensor) for each in leaves):
+    if not leaves or not all(_is_dense(each) for each in leaves):
         return NotImplemented
     trained = [each.sum() for each in tensors_in((args, kwargs)) if each.requires_grad]
 
@@ -113,6 +113,10 @@ def _with(given: Any, change: Filler) -> Any:
     return _pytree.tree_map(
         lambda each: change(each) if isinstance(each, torch.Tensor) else each, given
     )
+
+
+def _is_dense(made: Any) -> bool:
+    return isinstance(made, torch.Tensor) and made.layout == torch.strided
 
 
 def _kind(made: Any) -> str:

@@ -20,7 +20,7 @@ SMOOTH = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # mode -> d
 
 
 def made_of(function: Any, args: Any, kwargs: Any) -> Any:
-    """What a function gives on "meta".
+    """What a function gives on "meta"; on the host if torch cannot call it there.
 
     Where a function of `torch.nn.functional` looks at values, as a loss does to check
     its operands, it sees False: the ranks call the function as it is, with all values.
@@ -31,6 +31,10 @@ def made_of(function: Any, args: Any, kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:
+        if "Meta kernel" in str(error):  # there is none
+            made = made_on_host(function, args, kwargs)
+            if made is not NotImplemented:
+                return made
         own = getattr(function, "__module__", "") == functional.__name__
         if not own or "meta tensors" not in str(error):
             raise

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from synth.runtime.tracing.host_calls import made_on_host
-from synth.runtime.tracing.shape_only import without_values
+from synth.runtime.tracing.shape_only import made_of, without_values
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -48,3 +48,12 @@ def test_shapes_are_those_of_torch(function: Any, args: Any, shape: tuple[int, .
 )
 def test_what_values_decide_is_not_known(function: Any, args: Any) -> None:
     assert made_on_host(function, args, {}) is NotImplemented
+
+
+def test_functions_without_a_kernel_are_called_on_the_host() -> None:
+    counts, edges = made_of(torch.histogram, (empty(4, 6), 5), {})
+    assert (counts.shape, edges.shape, counts.device.type) == ((5,), (6,), "meta")
+    assert [tuple(each.shape) for each in made_of(torch.geqrf, (empty(4, 3),), {})] == [(4, 3), (3,)]
+    for function in (torch.bincount, torch.Tensor.to_sparse):
+        with pytest.raises(NotImplementedError):
+            made_of(function, (empty(4).long(),), {})
