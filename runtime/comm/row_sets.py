@@ -21,7 +21,7 @@ from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.row_maps import inside
 
-Rows = tuple[tuple[int, ...], ...]  # for each dimension, sorted rows of the whole
+Rows = tuple[Sequence[int], ...]  # for each dimension, sorted rows of the whole
 Count = Callable[[int], None]  # is called with received words
 
 

@@ -21,11 +21,14 @@ class RowMap:
     Rows that read nothing are at both ends only. Raises `ValueError` for others.
     """
 
+    rows: Sequence[int]
+
     def __init__(self, size: int, rows: Sequence[int]) -> None:
-        self.size, self.rows = size, tuple(rows)
+        self.size, self.rows = size, _in_steps(rows)
         first, last = read_rows(self.rows)
         inner = self.rows[first:last]
-        if any(not 0 <= row < size for row in inner):
+        ends = (*inner[:1], *inner[-1:]) if isinstance(inner, range) else inner
+        if any(not 0 <= row < size for row in ends):
             raise ValueError(f"rows {inner} are none of {size} input rows")
 
     def __eq__(self, other: object) -> bool:
@@ -46,10 +49,10 @@ class RowMap:
     @property
     def plain(self) -> bool:
         """Whether every row reads itself."""
-        return self.rows == tuple(range(self.size))
+        return self.rows == range(self.size)
 
     @cached_property
-    def home(self) -> tuple[int, ...]:
+    def home(self) -> Sequence[int]:
         """Output row -> the input row whose owner owns it."""
         return home_rows(self.size, self.rows)
 
@@ -86,11 +89,13 @@ def padded_rows(size: int, before: int, after: int, mode: str) -> list[int]:
 
 def read_rows(rows: Sequence[int]) -> Interval:
     """The output rows between the constant ones at both ends."""
+    if isinstance(rows, range):
+        return 0, len(rows)
     found = [index for index, row in enumerate(rows) if row != CONSTANT]
     return (found[0], found[-1] + 1) if found else (0, 0)
 
 
-def home_rows(size: int, rows: Sequence[int]) -> tuple[int, ...]:
+def home_rows(size: int, rows: Sequence[int]) -> Sequence[int]:
     """Output row -> the input row whose owner owns the output row.
 
     A map whose rows go up, or down, keeps them where they are; constant rows go to the
@@ -98,6 +103,8 @@ def home_rows(size: int, rows: Sequence[int]) -> tuple[int, ...]:
     its longest run of rising rows, and the rows beside it go to the ends of that run.
     """
     first, last = read_rows(rows)
+    if isinstance(rows, range) and rows:
+        return rows
     inner = list(rows[first:last])
     if not inner:
         return tuple(index * size // len(rows) for index in range(len(rows)))
@@ -124,11 +131,23 @@ def _longest_rise(steps: Sequence[int]) -> Interval:
     return best, best + length - 1
 
 
+def _in_steps(rows: Sequence[int]) -> Sequence[int]:
+    """Rows with one step between them as a range, of which only the ends are read."""
+    if not rows or min(rows[0], rows[-1]) <= CONSTANT:
+        return tuple(rows)
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    made = range(rows[0], rows[0] + step * len(rows), step or 1)
+    same = isinstance(rows, range) or tuple(rows) == tuple(made)
+    return made if same else tuple(rows)
+
+
 @lru_cache(REMEMBERED)
 def owned_rows(row_map: RowMap, own: Interval) -> Interval:
     """The output rows that the owner of an interval of input rows owns."""
     low, high = own
     home = row_map.home
+    if isinstance(home, range) and home.step > 0:
+        return bisect_left(home, low), bisect_left(home, high)
     mine = [index for index, row in enumerate(home) if low <= row < high]
     return (mine[0], mine[-1] + 1) if mine else _nothing(home, low)
 
@@ -140,10 +159,12 @@ def _nothing(home: Sequence[int], low: int) -> Interval:
 
 
 @lru_cache(REMEMBERED)
-def rows_read(row_map: RowMap, out: Interval) -> tuple[int, ...]:
+def rows_read(row_map: RowMap, out: Interval) -> Sequence[int]:
     """The input rows that an interval of output rows reads, sorted, each once."""
-    read = set(row_map.rows[slice(*out)]) - {CONSTANT}
-    return tuple(sorted(read))
+    rows = row_map.rows[slice(*out)]
+    if isinstance(rows, range):
+        return rows if rows.step > 0 else rows[::-1]
+    return tuple(sorted(set(rows) - {CONSTANT}))
 
 
 def inside(rows: Sequence[int], interval: Interval) -> slice:

@@ -169,9 +169,7 @@ class _Reader:
     def _moved(self, call: Call, dim: int) -> int | None:
         """Where positions are if their rows stay."""
         moved = moved_rows(call)
-        if moved is None or list(moved.maps[dim].rows) != list(
-            range(moved.maps[dim].size)
-        ):
+        if moved is None or not moved.maps[dim].plain:
             return None
         return dim if moved.dims is None else moved.dims.index(dim)
 

@@ -25,7 +25,7 @@ from synth.runtime.operators.functional import (
     TRANSPOSED,
 )
 from synth.runtime.operators.local_calls import local_form
-from synth.runtime.operators.moved_rows import MovedRows, moved_rows
+from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.rules.pooling import (
@@ -33,6 +33,7 @@ from synth.runtime.rules.pooling import (
     MAX_POOLS,
 )
 from synth.runtime.rules.resizing import LINEAR, NEAREST
+from synth.runtime.rules.row_calls import MovedRows
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[

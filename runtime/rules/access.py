@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
 
 Access = Same | Whole | Single | Windows | Spans | Rows
-RowSet = tuple[int, ...]  # sorted rows
+RowSet = Sequence[int]  # sorted rows
 
 
 def aligned(operand: Sequence[int], result: Sequence[int]) -> tuple[Access, ...]:
@@ -111,4 +111,4 @@ def _rows(access: Access, box: Box) -> RowSet:
     if isinstance(access, Rows):
         dim, row_map = access
         return rows_read(row_map, (0, 1) if dim is None else box[dim])
-    return tuple(range(*_interval(access, box)))
+    return range(*_interval(access, box))

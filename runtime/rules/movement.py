@@ -66,6 +66,8 @@ class _Dim(NamedTuple):
         own = (0, 1) if access.dim is None else out.mine[access.dim]
         rows = rows_read(access.row_map, own)
         read = access.row_map.rows[slice(*own)]
+        if isinstance(read, range) and read.step > 0:
+            return cls(0, None, 0, len(rows))
         first, last = read_rows(read)
         place = {row: index for index, row in enumerate(rows)}
         order = tuple(place[row] for row in read[first:last] if row != CONSTANT)

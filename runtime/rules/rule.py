@@ -17,9 +17,9 @@ from synth.runtime.comm.exchanges import Exchange, moved, picked
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.comm.row_sets import RowSets, fetch_row_sets
-from synth.runtime.grid.boxes import shape
+from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.rules.access import Access, Rows, read_box, read_rows
+from synth.runtime.rules.access import Access, Rows, RowSet, read_box, read_rows
 
 LocalCall = Callable[..., torch.Tensor]
 
@@ -39,12 +39,9 @@ class Operand(NamedTuple):
         """Whether every rank reads what it owns."""
         if isinstance(self.reads, Layout):
             return self.source.boxes == self.reads.boxes
-        pairs = zip(self.source.boxes, self.reads.wanted, strict=True)
-        return all(
-            row_set == tuple(range(low, high))
-            for box, rows in pairs
-            for (low, high), row_set in zip(box, rows, strict=True)
-        )
+        found = map(_slices, self.source.boxes, self.reads.wanted)
+        whole = (tuple(slice(0, n, 1) for n in shape(b)) for b in self.source.boxes)
+        return all(one == other for one, other in zip(found, whole, strict=True))
 
     def brought(self, shard: torch.Tensor, count: Count) -> torch.Tensor:
         """What this rank reads, from the ranks that own it; differentiable."""
@@ -52,12 +49,32 @@ class Operand(NamedTuple):
             return redistribute(shard, self.source, self.reads, count)
         return fetch_row_sets(shard, self.reads, count)
 
+    def own_rows(self, shard: torch.Tensor) -> torch.Tensor | None:
+        """A view of what this rank reads; None if some rank reads what others own."""
+        if isinstance(self.reads, Layout):
+            return shard if self.stays else None
+        found = list(map(_slices, self.source.boxes, self.reads.wanted))
+        mine = found[self.source.ranks.me]
+        return None if mine is None or None in found else shard[mine]
+
     def exchanges(self) -> list[Exchange]:
         """The words that ranks receive for it, and those of its gradient."""
         if isinstance(self.reads, Layout):
             return moved(self.source, self.reads, self.place)
         each = [] if self.stays else picked(self.reads)
         return [one._replace(needs=(self.place,)) for one in each]
+
+
+def _slices(box: Box, sets: Sequence[RowSet]) -> tuple[slice, ...] | None:
+    """Where rows with one step lie in a box; None for others, and if it lacks any."""
+    made = []
+    for (low, high), rows in zip(box, sets, strict=True):
+        step = rows.step if isinstance(rows, range) and len(rows) > 1 else 1
+        first, end = (rows[0], rows[-1] + 1) if rows else (low, low)
+        if first < low or end > high or len(rows) != len(range(first, end, step)):
+            return None
+        made.append(slice(first - low, end - low, step))
+    return tuple(made)
 
 
 class Rule(NamedTuple):

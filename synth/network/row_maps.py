@@ -39,7 +39,7 @@ class RowMap:
         return self.runs == ((0, self.size, 1),) or self.rows == tuple(range(self.size))
 
     @cached_property
-    def home(self) -> tuple[int, ...]:
+    def home(self) -> Sequence[int]:
         """Output row -> the input row whose owner owns the output row, as on the ranks; see `row_maps`."""
         return row_maps.home_rows(self.size, self.rows)
 

@@ -1,20 +1,23 @@
-"""Other shapes of a partitioned tensor: permuted, sliced, divided, joined.
+"""Other shapes of a partitioned tensor: permuted, sliced, divided, shifted, joined.
 
-No words move. What the cut dimensions do not allow is computed from the whole.
+What the cut dimensions do not allow is computed from the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from synth.runtime.grid.boxes import Box, intersect, volume, with_interval
+from synth.runtime.comm.layout import Layout, split_copies
+from synth.runtime.grid.boxes import Box, volume, with_interval, within
+from synth.runtime.rules.movement import in_order, reindexed
+from synth.runtime.rules.row_calls import rows_of
 from synth.runtime.tensor.operations.operands import (
     NoParts,
     argument,
+    short_name,
     to_partition,
     wrap,
 )
@@ -22,14 +25,11 @@ from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 
-def _map(
-    given: PartitionedTensor, whole: Sequence[int], of_box: Callable[[Box], Box]
-) -> Partition:
-    """The partition in which each box is made from that of `given`."""
-    partition = given._partition
-    if partition.refined:
+def _layout(given: PartitionedTensor) -> Layout:
+    """The boxes of all ranks, in the dimensions of the tensor's shape."""
+    if given._partition.refined:
         raise NoParts
-    return partition.with_boxes(whole, [of_box(box) for box in partition.layout.boxes])
+    return given._partition.layout
 
 
 def permute(func: Any, args: Any, kwargs: Any) -> Any:
@@ -44,88 +44,40 @@ def permute(func: Any, args: Any, kwargs: Any) -> Any:
     else:
         one, other = (dim % len(dims) for dim in args[1:3])
         dims[one], dims[other] = dims[other], dims[one]
-    whole = [given.shape[dim] for dim in dims]
-    placed = _map(given, whole, lambda box: tuple(box[dim] for dim in dims))
-    return wrap(given._local.permute(dims), placed)
+    placed = in_order(_layout(given), dims)
+    return wrap(given._local.permute(dims), Partition(placed))
 
 
-def squeeze(func: Any, args: Any, kwargs: Any) -> Any:
-    """`squeeze`: dimensions of extent 1 go."""
+def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
+    """Rows that are picked, moved or repeated, by the rule that models have for them.
+
+    Where every rank has the rows that it reads, the result is a view as torch gives it.
+    """
     given = args[0]
-    dims = args[1] if len(args) > 1 else list(range(given.dim()))
-    wanted = dims if isinstance(dims, list | tuple) else [dims]
-    gone = {dim % max(1, given.dim()) for dim in wanted}
-    gone = {dim for dim in gone if given.dim() and given.shape[dim] == 1}
-    return _without(given, gone)
-
-
-def _without(given: PartitionedTensor, gone: set[int]) -> Any:
-    kept = [dim for dim in range(given.dim()) if dim not in gone]
-    whole = [given.shape[dim] for dim in kept]
-
-    def without(box: Box) -> Box:
-        return tuple(box[dim] if volume(box) else (0, 0) for dim in kept)
-
-    if not kept and not given._partition.replicated:
+    found = rows_of(short_name(func), given.shape, args[1:], kwargs, part)
+    if found is None:
         raise NoParts
-    placed = _map(given, whole, without)
-    if not volume(given.box):
-        return wrap(given._local.new_empty(placed.local_shape), placed)
-    return wrap(given._local.squeeze(sorted(gone)), placed)
+    partition = given._partition
+    if not found.shape and not partition.replicated:  # some ranks cannot hold a word
+        placed = partition.uncut_along(range(given.dim()))
+        given = PartitionedTensor(to_partition(given, placed), placed)
+    rule = reindexed(_layout(given), *found)
+    here = rule.operands[0].own_rows(given._local)
+    if here is None:
+        if not partition.disjoint:
+            raise NoParts
+        owned = split_copies(_layout(given))
+        own = given._local[within(owned.mine, partition.box)].contiguous()
+        rule = reindexed(owned, *found)
+        partition.ranks.require(f"{short_name(func)} of {tuple(given.shape)}")
+        here = rule.operands[0].brought(own, lambda _: None)
+    return wrap(rule.call(here), Partition(rule.out))
 
 
-def unsqueeze(func: Any, args: Any, kwargs: Any) -> Any:
-    """`unsqueeze`: one more dimension of extent 1."""
-    given, dim = args[0], args[1] % (args[0].dim() + 1)
-    whole = [*given.shape[:dim], 1, *given.shape[dim:]]
-    placed = _map(given, whole, lambda box: (*box[:dim], (0, 1), *box[dim:]))
-    return wrap(given._local.unsqueeze(dim), placed)
-
-
-def sliced(func: Any, args: Any, kwargs: Any) -> Any:
-    """`slice`: an interval of one dimension; some ranks may then hold nothing."""
-    given = args[0]
-    dim = argument(func, args, kwargs, "dim") % given.dim()
-    step = argument(func, args, kwargs, "step")
-    first, last = (argument(func, args, kwargs, name) for name in ("start", "end"))
-    low, high, _ = slice(first, last).indices(given.shape[dim])
-    if step != 1:
-        return _strided(given, dim, low, max(low, high), step)
-    return _interval(given, dim, low, max(low, high))
-
-
-def _interval(given: PartitionedTensor, dim: int, low: int, high: int) -> Any:
-    whole = [*given.shape[:dim], high - low, *given.shape[dim + 1 :]]
-
-    def inside(box: Box) -> Box:
-        first, last = intersect(box[dim], (low, high))
-        cut = (first - low, last - low) if first < last else (0, 0)
-        return (*box[:dim], cut, *box[dim + 1 :])
-
-    placed = _map(given, whole, inside)
-    first, last = intersect(given.box[dim], (low, high))
-    start = min(first - given.box[dim][0], given._local.shape[dim])
-    return wrap(given._local.narrow(dim, max(0, start), last - first), placed)
-
-
-def _strided(given: PartitionedTensor, dim: int, low: int, high: int, step: int) -> Any:
-    """Every `step`-th index of an interval."""
-
-    def index(end: int) -> int:  # how many taken indices are before `end`
-        return max(0, -(-(min(end, high) - low) // step))
-
-    whole = [*given.shape[:dim], index(high), *given.shape[dim + 1 :]]
-
-    def inside(box: Box) -> Box:
-        return (*box[:dim], (index(box[dim][0]), index(box[dim][1])), *box[dim + 1 :])
-
-    placed = _map(given, whole, inside)
-    taken = placed.box[dim]
-    start = low + taken[0] * step - given.box[dim][0]
-    picks = [slice(None)] * given.dim()
-    stop = start + (taken[1] - taken[0]) * step
-    picks[dim] = slice(start, stop, step) if taken[0] < taken[1] else slice(0, 0)
-    return wrap(given._local[tuple(picks)], placed)
+def several(func: Any, args: Any, kwargs: Any) -> Any:
+    """`split`, `split_with_sizes`, `unbind`: parts along one dimension."""
+    parts = func(torch.empty(args[0].shape, device="meta"), *args[1:], **kwargs)
+    return [rows(func, args, kwargs, part) for part in range(len(parts))]
 
 
 def unsliced(func: Any, args: Any, kwargs: Any) -> Any:
@@ -143,7 +95,7 @@ def unselected(func: Any, args: Any, kwargs: Any) -> Any:
     """`select_backward`: the gradient of one index among zeros."""
     gradient, whole, dim, index = args
     dim, index = dim % len(whole), index % whole[dim]
-    one = unsqueeze(None, (gradient, dim), {})
+    one = gradient.unsqueeze(dim)
     return _among_zeros(one, whole, dim, range(index, index + 1))
 
 
@@ -164,7 +116,7 @@ def _among_zeros(
     if not extent:
         placed = given._partition.evenly(whole)
         return wrap(given._local.new_zeros(placed.local_shape), placed)
-    placed = _map(given, whole, grown)
+    placed = _placed(given, whole, grown)
     local = given._local.new_zeros(placed.local_shape)
     low, high = given.box[dim]
     if low < high:
@@ -180,36 +132,6 @@ def stack(func: Any, args: Any, kwargs: Any) -> Any:
     parts = list(args[0])
     dim = argument(func, args, kwargs, "dim") % (parts[0].dim() + 1)
     return torch.cat([each.unsqueeze(dim) for each in parts], dim)
-
-
-def select(func: Any, args: Any, kwargs: Any) -> Any:
-    """`select`: one index of a dimension; ranks without it hold nothing.
-
-    A single word cannot be held by some ranks: it moves to all.
-    """
-    given, dim, index = args
-    dim, index = dim % given.dim(), index % given.shape[dim]
-    if given.dim() == 1 and not given._partition.replicated:
-        placed = given._partition.uncut_along([dim])
-        given = PartitionedTensor(to_partition(given, placed), placed)
-    return _without(_interval(given, dim, index, index + 1), {dim})
-
-
-def split(func: Any, args: Any, kwargs: Any) -> Any:
-    """`split`, `split_with_sizes`, `unbind`: parts along one dimension."""
-    given = args[0]
-    names = [each.name for each in func._schema.arguments]
-    dim = argument(func, args, kwargs, "dim") if "dim" in names else 0
-    dim %= given.dim()
-    extent = given.shape[dim]
-    if func._schema.name == "aten::unbind":
-        aten = torch.ops.aten.select.int
-        return [select(aten, (given, dim, index), {}) for index in range(extent)]
-    sizes = args[1]
-    if isinstance(sizes, int):
-        sizes = [min(sizes, extent - low) for low in range(0, extent, sizes)]
-    ends = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
-    return [_interval(given, dim, low, high) for low, high in pairwise(ends)]
 
 
 def expand(func: Any, args: Any, kwargs: Any) -> Any:
@@ -230,6 +152,15 @@ def expand(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(given._local.expand(placed.local_shape), placed)
 
 
+def _placed(
+    given: PartitionedTensor, whole: Sequence[int], of_box: Callable[[Box], Box]
+) -> Partition:
+    """The partition in which each box is made from that of `given`."""
+    return Partition(
+        _layout(given).with_boxes(whole, map(of_box, _layout(given).boxes))
+    )
+
+
 def diagonal(func: Any, args: Any, kwargs: Any) -> Any:
     """`diagonal` of two dimensions that are not cut: the last of the result."""
     given = args[0]
@@ -247,7 +178,7 @@ def diagonal(func: Any, args: Any, kwargs: Any) -> Any:
         kept = (each for dim, each in enumerate(box) if dim not in gone)
         return (*kept, (0, empty.shape[-1]))
 
-    placed = _map(given, empty.shape, without)
+    placed = _placed(given, empty.shape, without)
     if not volume(placed.box):
         return wrap(given._local.new_empty(placed.local_shape), placed)
     return wrap(given._local.diagonal(offset, *dims), placed)
@@ -273,11 +204,9 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
 
 RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     **dict.fromkeys(("permute", "transpose", "t"), permute),
-    "squeeze": squeeze,
-    "unsqueeze": unsqueeze,
-    "slice": sliced,
-    "select": select,
-    **dict.fromkeys(("split", "split_with_sizes", "unbind"), split),
+    **dict.fromkeys(("squeeze", "unsqueeze", "slice", "select"), rows),
+    **dict.fromkeys(("flip", "roll", "repeat", "constant_pad_nd"), rows),
+    **dict.fromkeys(("split", "split_with_sizes", "unbind"), several),
     "expand": expand,
     "diagonal": diagonal,
     "cat": cat,

@@ -97,7 +97,7 @@ def _zeros_of(node: fx.Node, operators: Operators) -> Zeros | None:
         if 0 not in each.rows:
             return None
         before, rest = each.rows.index(0), len(each.rows) - each.size
-        if each.rows != (-1,) * before + tuple(range(each.size)) + (-1,) * (rest - before):
+        if tuple(each.rows) != (-1,) * before + tuple(range(each.size)) + (-1,) * (rest - before):
             return None
         zeros.append((before, rest - before))
     return tuple(zeros)
