@@ -12,6 +12,10 @@ from rank_pool import RankPools
 from torch import nn
 
 CASES = [(table, name) for table, cases in TABLES.items() for name in cases]
+# ranks of a case in every run by turns; the other number with --slow
+QUICK = [(2 + 2 * (index % 2), *case) for index, case in enumerate(CASES)]
+OTHER = [(6 - size, *case) for size, *case in QUICK]
+SIZED = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER)]
 # containers, base classes, and what is refused: statistics between processes, words chosen by their values
 OTHERS = {
     *("Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Container"),
@@ -26,11 +30,12 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("table", "name"), CASES, ids=[name for _, name in CASES])
-def test_as_in_one_process(table: str, name: str, pools: RankPools) -> None:
-    for size in (2, 4):
-        for found in pools(size).call("compared", table, name):
-            assert found == {}
+@pytest.mark.parametrize(
+    ("size", "table", "name"), SIZED, ids=[f"{name}, {n}" for n, _, name in QUICK + OTHER]
+)
+def test_as_in_one_process(size: int, table: str, name: str, pools: RankPools) -> None:
+    for found in pools(size).call("compared", table, name):
+        assert found == {}
 
 
 def test_every_module_of_torch_is_called() -> None:
