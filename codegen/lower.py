@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.codegen.parts.constants import check_constants, layer_constants, plan_constants
 from synth.codegen.parts.header import header, title
@@ -77,13 +78,15 @@ def _refuse(plan: Plan, module: bool) -> None:
         )
     if module and not plan.later and not plan.resident:
         raise UsageError(
-            f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
+            f"a module needs a training plan, but this one is of the {plan.pass_} pass; "
+            f"plan with {option('pass_', 'training')}"
         )
     if plan.resident and not module:
         raise UsageError(f"{plan.layer.name}: a program of its own has no resident Ker; render a module")
     if not plan.later and plan.first.reuses | plan.first.saves:
         raise UsageError(
-            f"a single {plan.pass_} pass reuses and saves nothing, but this plan does; plan --pass training"
+            f"a single {plan.pass_} pass reuses and saves nothing, but this plan does; "
+            f"plan with {option('pass_', 'training')}"
         )
 
 

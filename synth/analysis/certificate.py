@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth.base.doors import option
 from synth.base.errors import CheckError, InfeasibleError
 from synth.bounds.certificate import certificate
 from synth.planning.plan import Plan
@@ -16,7 +17,9 @@ def plan_certificate(plan: Plan, *, simple: bool = False) -> dict[str, Any]:
     which has no certificate, and for a plan with resident tensors.
     """
     if plan.pass_ == "training":
-        raise InfeasibleError("a certificate is about one pass; plan with --pass forward, not training")
+        raise InfeasibleError(
+            f"a certificate is about one pass; plan with {option('pass_', 'forward')}, not training"
+        )
     if plan.resident:
         raise InfeasibleError(
             "a certificate is about words with one owner each; this plan keeps Ker in several"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.ranges import MOST_POINTS, MOST_PROCS, parse_memory, parse_procs
 from synth.base.units import as_bytes
@@ -58,7 +59,7 @@ def lower_bounds(
     if len(procs_list) * len(memory_list) > MOST_POINTS:
         raise UsageError(
             f"{len(procs_list)} processes x {len(memory_list)} sizes are more than {MOST_POINTS} points; "
-            f"ask for fewer with --points"
+            f"ask for fewer with {option('points')}"
         )
     from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
     from synth.analysis.sweep_table import Study

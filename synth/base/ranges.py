@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.units import parse_bytes, parse_whole
 
@@ -13,12 +14,12 @@ MOST_PROCS = 2**30
 
 def parse_procs(text: str, points: int | None = None) -> list[int]:
     """Process counts from `64`, `1,8,61` or `1:65536`, ascending and distinct. Raises `UsageError`."""
-    return _parse(text, points, _count, "--procs")
+    return _parse(text, points, _count, "procs")
 
 
 def parse_memory(text: str, points: int | None = None) -> list[int]:
     """Bytes per process from `16GiB`, `1MiB,1GiB` or `64KiB:64GiB`, ascending. Raises `UsageError`."""
-    return _parse(text, points, parse_bytes, "--memory")
+    return _parse(text, points, parse_bytes, "memory")
 
 
 def _count(text: str) -> int:
@@ -33,15 +34,17 @@ def _count(text: str) -> int:
     return count
 
 
-def _parse(text: str, points: int | None, number: Callable[[str], int], flag: str) -> list[int]:
+def _parse(text: str, points: int | None, number: Callable[[str], int], name: str) -> list[int]:
     ends = text.split(":")
     if len(ends) > 2:
-        raise UsageError(f"{flag} {text!r} has more than one colon; write LOW:HIGH")
+        raise UsageError(f"{option(name)} {text!r} has more than one colon; write LOW:HIGH")
     if len(ends) == 1:
         return sorted({number(part) for part in text.split(",")})
     low, high = (number(end) for end in ends)
     if low > high:
-        raise UsageError(f"{flag} {text!r} is empty: {ends[0]} is more than {ends[1]}; write LOW:HIGH")
+        raise UsageError(
+            f"{option(name)} {text!r} is empty: {ends[0]} is more than {ends[1]}; write LOW:HIGH"
+        )
     return spaced(low, high, points)
 
 
@@ -57,7 +60,7 @@ def spaced(low: int, high: int, points: int | None = None) -> list[int]:
             values.append(values[-1] * 2)
         return values if values[-1] == high else [*values, high]
     if not 2 <= points <= MOST_POINTS:
-        raise UsageError(f"--points is {points}; it must be from 2 to {MOST_POINTS}")
+        raise UsageError(f"{option('points')} is {points}; it must be from 2 to {MOST_POINTS}")
     ratio = (high / low) ** (1 / (points - 1))
     inner = {min(high, max(low, round(low * ratio**i))) for i in range(points)}
     return sorted(inner | {low, high})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from synth.base.doors import option
 from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
@@ -41,7 +42,7 @@ def predict(request: PredictionRequest, strategy: str) -> Prediction:
     _check(request)
     if request.table3:
         if strategy in PLANNED:
-            raise UsageError(f"strategy {strategy} is not in Table 3; leave out --table3")
+            raise UsageError(f"strategy {strategy} is not in Table 3; leave out {option('table3')}")
         return table3(request, strategy)
     _check_in_family(request, strategy)
     return _of_plan(request, _plan(request), strategy)
@@ -70,29 +71,34 @@ def _check(request: PredictionRequest) -> None:
     if not 0 <= request.reuse <= 1:
         raise UsageError(f"reuse is {request.reuse:g}; it must be from 0 to 1")
     if request.table3 and not request.training:
-        raise UsageError("--table3 prices training steps alone; leave out --pass forward, or --table3")
+        raise UsageError(
+            f"{option('table3')} prices training steps alone; leave it out, or {option('pass_', 'forward')}"
+        )
     if request.batch_norm != "local" and not request.training:
         raise UsageError(
-            f"--batch-norm {request.batch_norm} is of training, since inference takes running statistics; "
-            "leave it out with --pass forward"
+            f"{option('batch_norm', request.batch_norm)} is of training, since inference takes running "
+            f"statistics; leave it out with {option('pass_', 'forward')}"
         )
     samples = request.network.input[0]
     if request.batch != samples and not request.table3:
         raise UsageError(
-            f"predictions are for the {samples} samples of the network's file, not for --batch "
-            f"{request.batch}; change the file's input, or ask for --table3"
+            f"predictions are for the {samples} samples of the network's file, not for "
+            f"{option('batch', request.batch)}; change the file's input, or ask for {option('table3')}"
         )
     asked = (request.groups, request.segments, request.flows, request.reuse)
     if asked != (None, 8, None, 1.0) and not request.table3:
         raise UsageError(
-            "--groups, --segments, --flows and --reuse are of --table3; leave them out, or add it"
+            f"{option('groups')}, {option('segments')}, {option('flows')} and {option('reuse')} are of "
+            f"{option('table3')}; leave them out, or add it"
         )
 
 
 def _check_in_family(request: PredictionRequest, strategy: str) -> None:
     """Raises `InfeasibleError` for a strategy that is no plan, or that does not scale to the ranks."""
     if strategy == "pipeline":
-        raise InfeasibleError("a pipeline puts layers on different ranks, as no plan does; see --table3")
+        raise InfeasibleError(
+            f"a pipeline puts layers on different ranks, as no plan does; see {option('table3')}"
+        )
     if strategy in STRATEGIES:
         check_limit(request, strategy)
 

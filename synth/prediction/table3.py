@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from synth.base.doors import option
 from synth.base.errors import InfeasibleError
 from synth.prediction.oracle_model import STRATEGIES, hybrid_split
 from synth.prediction.oracle_setting import OracleSetting
@@ -35,7 +36,12 @@ def _check_hybrid(setting: OracleSetting, strategy: str, p1: int, p2: int) -> No
     """Raises `InfeasibleError` if p1 groups have too few samples, or p2 ranks too little to split."""
     inner = STRATEGIES[strategy.removeprefix("data+")].limit(setting)[0]
     if p1 > setting.batch or p2 > inner:
-        remedy = "choose other --groups" if setting.groups else "take fewer --procs, or choose --groups"
+        groups = option("groups")
+        remedy = (
+            f"choose other {groups}"
+            if setting.groups
+            else f"take fewer {option('procs')}, or choose {groups}"
+        )
         raise InfeasibleError(
             f"{strategy} as {p1} groups of {p2} needs at least {p1} samples and a width of {p2}, but has "
             f"{setting.batch} and {inner}; {remedy}"

@@ -30,8 +30,8 @@ def test_points_are_ascending_and_hold_both_ends(low: int, more: int, points: in
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("64:1", "--procs '64:1' is empty: 64 is more than 1; write LOW:HIGH"),
-        ("1:2:3", "--procs '1:2:3' has more than one colon; write LOW:HIGH"),
+        ("64:1", "procs '64:1' is empty: 64 is more than 1; write LOW:HIGH"),
+        ("1:2:3", "procs '1:2:3' has more than one colon; write LOW:HIGH"),
         ("", "'' is not a number of processes; write a whole number from 1 to 1073741824"),
         ("0", "'0' is not a number of processes; write a whole number from 1 to 1073741824"),
         ("1:", "'' is not a number of processes; write a whole number from 1 to 1073741824"),
@@ -44,5 +44,5 @@ def test_wrong_ranges(text: str, message: str) -> None:
 
 
 def test_too_few_points() -> None:
-    with pytest.raises(UsageError, match="--points is 1; it must be from 2"):
+    with pytest.raises(UsageError, match="points is 1; it must be from 2"):
         parse_procs("1:9", 1)

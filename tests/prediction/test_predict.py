@@ -88,7 +88,7 @@ def test_default_groups_have_a_sample_each() -> None:
     few = predict(ask(16, nodes, batch=2), "data+filter")
     assert few.detail == " (2 groups of 8)"
     assert few.total.comm == predict(ask(16, nodes, batch=2, groups=2), "data+filter").total.comm
-    with pytest.raises(InfeasibleError, match="but has 2 and 32; choose other --groups"):
+    with pytest.raises(InfeasibleError, match="but has 2 and 32; choose other groups"):
         predict(ask(16, nodes, batch=2, groups=4), "data+filter")
 
 
@@ -132,9 +132,9 @@ def test_a_comparison_has_one_convention_of_overlap() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"groups": 2}, "are of --table3"),
-        ({"segments": 2}, "are of --table3"),
-        ({"flows": 2.0}, "are of --table3"),
+        ({"groups": 2}, "are of table3"),
+        ({"segments": 2}, "are of table3"),
+        ({"flows": 2.0}, "are of table3"),
         ({"batch": 2}, "for the 64 samples"),
     ],
 )
