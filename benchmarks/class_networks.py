@@ -21,8 +21,9 @@ from synth.layer.axes import TENSORS
 from synth.network.edges.redistribution import EdgeEnd, cut_channels, redistribution_words, single_positions
 from synth.network.file import parse_network
 from synth.network.graph import Edge, Network
+from synth.network.grids.box_rows import Array
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import Array, OwnedBoxes
+from synth.network.grids.owned_boxes import OwnedBoxes
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.options import LayerOption, options
 from synth.network.request import NetworkRequest

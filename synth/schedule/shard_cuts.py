@@ -102,10 +102,15 @@ def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
+def radix(cut: ShardCut) -> dict[str, tuple[int, int]]:
+    """Dimension -> (parts of a slice, members between two parts): a cut is a number of mixed radix."""
+    step, result = 1, dict[str, tuple[int, int]]()
+    for dim, parts in reversed(cut):
+        result[dim] = parts, step
+        step *= parts
+    return result
+
+
 def member_parts(cut: ShardCut, index: int) -> dict[str, tuple[int, int]]:
     """Group member `index` -> {dimension: (parts, its part)}."""
-    result: dict[str, tuple[int, int]] = {}
-    for dim, parts in reversed(cut):
-        index, part = index // parts, index % parts  # numpy has no divmod for arrays of Python integers
-        result[dim] = (parts, part)
-    return result
+    return {dim: (parts, index // step % parts) for dim, (parts, step) in radix(cut).items()}

@@ -6,8 +6,8 @@ A process receives, per tensor,
     written   (g - 1) partial sums per panel for each word that it carries, if g processes share the slice.
               After the pass also the halo: sums of its own words that neighbours carry.
 The halo of an axis is of its framed tensor: In, or Out where blocks are cut by input rows.
-All boxes are products of intervals, so the counts are products of per-dimension counts. They are computed as
-arrays over the process grid. The simulator and the running programs count the same words one by one.
+`Ownership` counts them over the process grid. The simulator and the running programs count the same words one
+by one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
-from synth.layer.axes import AXES, DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
+from synth.schedule.ownership import Array, Ownership
 from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.pass_program import PassProgram, Tree, pass_program
-from synth.schedule.process_lines import Array, Factors, alike, lines_of
+from synth.schedule.rank_classes import classes_of
 
 NAMES = ("In", "Ker", "Out", "halo")
-ROWS = ("visited", "mine", "carried", "owned", "wanted")  # of a tensor with a halo; see `Lines.length`
+WIDE = 2**61  # words from which on 64 bits may not be enough for a sum
+EVERY = 4096  # processes up to which every one is a class of its own
 
 
 @dataclass(frozen=True)
@@ -151,90 +153,33 @@ def received(distribution: Distribution, pass_plan: PassPlan) -> Received:
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
 def received_by(distribution: Distribution, visits: Visits) -> Received:
     """Words that each process receives with some visits."""
-    counter = _Counter(distribution, visits)
-    inputs, halo = counter.framed("In")
-    out, returned = counter.framed("Out") if distribution.nest.turned else (counter.flat("Out"), 0)
-    words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": out, "halo": halo + returned}
-    shape = tuple(len(first) for first in counter.first)
-    return Received({name: np.broadcast_to(n, shape) for name, n in words.items()}, counter.classes)
+    most = max(distribution.nest.words.values()) * distribution.grid.size
+    exact = most * max(visits.loads) * math.prod(visits.rows) >= WIDE
+    ownership = ownership_of(distribution, exact)
+    first = classes = _every(distribution.grid)
+    if distribution.grid.size > EVERY:
+        first, classes = classes_of(ownership, visits)
+        ownership = ownership.of_places(first)
+    words = dict.fromkeys(NAMES, np.zeros([1] * len(AXES), np.int64))
+    for tensor, loads in zip(TENSORS, visits.loads, strict=True):
+        if tensor in visits.reuses:
+            continue
+        written = tensor == visits.written
+        words[tensor] = (ownership.summed if written else ownership.gathered)(tensor, loads, visits.rows)
+        if ownership.nest.framed(tensor):
+            halo = (ownership.returned if written else ownership.fetched)(tensor)
+            words["halo"] = words["halo"] + halo
+    shape = tuple(map(len, first))
+    return Received({name: np.broadcast_to(n, shape) for name, n in words.items()}, classes)
 
 
-class _Counter:
-    """Per-dimension interval arithmetic over the whole grid. Arrays broadcast to the grid's shape.
+@lru_cache(maxsize=2)
+def _every(grid: PerAxis) -> tuple[Array, ...]:
+    """Per axis all coordinates: every process is a class of its own."""
+    return tuple(map(np.arange, grid))
 
-    Lengths along a dimension are 64 bits; processes with equal lengths are one class; only the products,
-    one per class, may take more.
-    """
 
-    def __init__(self, distribution: Distribution, visits: Visits) -> None:
-        self.lines = lines_of(distribution)
-        self.distribution, self.visits, self.grid = distribution, visits, distribution.grid
-        self.loads = dict(zip(TENSORS, visits.loads, strict=True))
-        self.nest = nest = distribution.nest
-        most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
-        self.integer: Any = np.int64 if most < 2**61 else object
-        if self.lines.every:
-            self.first = self.classes = self.lines.every
-        else:
-            classes = [self._classes(axis) for axis in range(len(AXES))]
-            self.first, self.classes = zip(*classes, strict=True)  # class -> a coordinate of it, and back
-
-    def _classes(self, axis: int) -> tuple[Array, Array]:
-        """One coordinate per class of processes along an axis, and coordinate -> class."""
-        framed: tuple[Tensor, ...] = ("In", "Out") if self.nest.turned else ("In",)
-        rows: Factors = {
-            f"{tensor} {name}": self._lengths(tensor, name)
-            for tensor in framed
-            if tensor not in self.visits.reuses
-            for name in ROWS
-            if name != "wanted" or tensor == self.visits.written
-        }
-        classes = alike(self.grid[axis], axis, rows, self.lines.classes[axis])
-        return np.unique(classes, return_index=True)[1], classes
-
-    def _lengths(self, tensor: Tensor, name: str) -> list[Array]:
-        """Lengths of a box along all dimensions of a tensor."""
-        tiles = dict(zip(SPATIAL, self.visits.rows, strict=True))
-        return [self.lines.length(tensor, name, dim, tiles.get(cast(Axis, dim), 1)) for dim in DIMS[tensor]]
-
-    def flat(self, tensor: Tensor) -> Array:
-        """Words of a tensor without a halo."""
-        if tensor == self.visits.written:
-            partners = self.distribution.group_size(tensor) - 1
-            return self.product(tensor, "shard") * partners * self.loads[tensor]
-        if tensor in self.visits.reuses:
-            return self._nothing()
-        return (self.product(tensor, "slice") - self.product(tensor, "shard")) * self.loads[tensor]
-
-    def product(self, tensor: Tensor, name: str) -> Array:
-        """Words of a box for every class: the product of its lengths."""
-        if not self.lines.every:
-            words: Array = np.ones([1] * len(AXES), self.integer)
-            for factor in self._lengths(tensor, name):
-                picked = (
-                    f if n > 1 else np.zeros(1, np.int64)
-                    for f, n in zip(self.first, factor.shape, strict=True)
-                )
-                words = words * factor[np.ix_(*picked)]
-            return words
-        tiled: tuple[Axis, ...] = self.nest.framed(tensor) if name in ("visited", "mine") else ()
-        words = self.lines.product(tensor, name, tiled).astype(self.integer, copy=False)
-        for axis in tiled:
-            words = words * self.lines.length(tensor, name, axis, self.visits.rows[SPATIAL.index(axis)])
-        return words
-
-    def _nothing(self) -> Array:
-        return np.zeros([1] * len(AXES), self.integer)
-
-    def framed(self, tensor: Tensor) -> tuple[Array, Array]:
-        """Words of a tensor with a halo received in all, and as halo."""
-        if tensor in self.visits.reuses:
-            return self._nothing(), self._nothing()
-        if tensor == self.visits.written:
-            partners = self.distribution.group_size(tensor) - 1
-            sums = self.product(tensor, "mine") * partners * self.loads[tensor]
-            halo = self.product(tensor, "wanted") - self.product(tensor, "owned")
-            return sums + halo, halo
-        halo = self.product(tensor, "carried") - self.product(tensor, "owned")
-        gathered = (self.product(tensor, "visited") - self.product(tensor, "mine")) * self.loads[tensor]
-        return gathered + halo, halo
+@lru_cache(maxsize=2)
+def ownership_of(distribution: Distribution, exact: bool = False) -> Ownership:
+    """The ownership of all ranks, shared by the visits that are compared."""
+    return Ownership.of_grid(distribution, exact)

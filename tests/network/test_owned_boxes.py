@@ -22,11 +22,12 @@ from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks, strides_of
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
 from synth.network.grids.row_bank import RowBank
 from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
+from synth.schedule.ownership import strides_of
 from synth.schedule.reread_rows import reached, visited
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates

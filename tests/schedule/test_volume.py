@@ -18,10 +18,10 @@ from synth.layer.intervals import length
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.window import Window
-from synth.schedule import process_lines
 from synth.schedule import volume as words
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.rank_classes import alike
 from synth.schedule.schedule import Schedule
 from synth.schedule.volume import received
 from synth.simulation.interpreter import simulate
@@ -42,17 +42,15 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
 
 
 @settings(max_examples=60)
-@given(training_steps(), st.sampled_from([0, process_lines.EVERY]))
+@given(training_steps(), st.sampled_from([0, words.EVERY]))
 def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
     """For each pass and their sum, whichever tensors are saved, by classes of ranks and rank by rank."""
     d = passes[0].distribution
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_lines, "EVERY", every)
+        patch.setattr(words, "EVERY", every)
         words.received_by.cache_clear()
-        process_lines.lines_of.cache_clear()
         planned = [received(d, each.pass_plan) for each in passes]
     words.received_by.cache_clear()
-    process_lines.lines_of.cache_clear()
     counted = [simulate(each) for each in passes]
     together = reduce(add, planned)
     in_all = {name: [0] * len(d.ranks) for name in NAMES}
@@ -94,15 +92,10 @@ def test_a_halo_that_a_group_shares_is_cut_like_its_shards() -> None:
 
 @given(schedules())
 def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
-    class Exact(words._Counter):
-        def __init__(self, distribution: Distribution, visits: words.Visits) -> None:
-            super().__init__(distribution, visits)
-            self.integer = object
-
+    short = received(schedule.distribution, schedule.pass_plan)
+    words.received_by.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        short = received(schedule.distribution, schedule.pass_plan)
-        patch.setattr(words, "_Counter", Exact)
-        words.received_by.cache_clear()
+        patch.setattr(words, "WIDE", 0)
         exact = received(schedule.distribution, schedule.pass_plan)
     words.received_by.cache_clear()
     assert short.total.dtype == np.int64
@@ -115,12 +108,10 @@ def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
 def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> None:
     every = received(schedule.distribution, schedule.pass_plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_lines, "EVERY", 0)
+        patch.setattr(words, "EVERY", 0)
         words.received_by.cache_clear()
-        process_lines.lines_of.cache_clear()
         few = received(schedule.distribution, schedule.pass_plan)
     words.received_by.cache_clear()
-    process_lines.lines_of.cache_clear()
     assert (every.halo == few.halo).all()
     assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
     assert every.most() == few.most()
@@ -172,7 +163,7 @@ def test_words_beside_a_reused_tensor_are_exact(kept: Tensor) -> None:
 def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
     """Floats end at 2^53."""
     rows = np.array([2**60 + 1, 2**60, 2**60 + 1])
-    assert process_lines.alike(3, 0, {"rows": [rows]}).tolist() == [0, 1, 0]
+    assert alike(3, 0, [rows]).tolist() == [0, 1, 0]
 
 
 def test_partial_sums_of_tiles_that_are_visited_twice() -> None:

@@ -16,8 +16,9 @@ import numpy as np
 from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Tensor, strides
 from synth.layer.nest import Nest
 from synth.layer.window import Window
-from synth.network.grids.owned_boxes import Array, PlacedGrid
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.schedule.distribution import Distribution
+from synth.schedule.ownership import Array
 
 FIRST = 3  # coordinates along a spatial axis that a first look takes
 SHAPES = 4  # shapes of shards along a dimension: of the longer slices, and of the others

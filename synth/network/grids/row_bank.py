@@ -16,7 +16,7 @@ from synth.layer.axes import DIMS, LACKS, Axis, Tensor
 from synth.layer.interval_arrays import Spans, cut
 from synth.layer.nest import Nest
 from synth.network.grids.box_rows import FLAT, Array, BoxRows, first_of_kinds
-from synth.schedule.shard_cuts import ShardCut
+from synth.schedule.shard_cuts import ShardCut, radix
 
 Cut = tuple[int, int]  # parts, and ranks or members between two of them
 WHOLE: Cut = (1, 1)
@@ -175,12 +175,3 @@ def _bounds(keys: Sequence[RowKey], ranks: Array) -> Spans:
 def _columns(cuts: Sequence[Cut]) -> tuple[Array, Array]:
     found = np.array(cuts, np.int32)
     return found[:, :1], found[:, 1:]
-
-
-def radix(shard_cut: ShardCut) -> dict[str, Cut]:
-    """Dimension -> (parts of a slice, members between two parts) of a mixed-radix split."""
-    step, result = 1, {}
-    for dim, parts in reversed(shard_cut):
-        result[dim] = parts, step
-        step *= parts
-    return result

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.layer.axes import SPATIAL, TENSORS, Tensor
-from synth.layer.interval_arrays import lengths
+from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import gathers
 from synth.network.graph import Node
@@ -74,7 +73,7 @@ class LayerWords:
         self.node, self.layer_class, self.tiling = node, layer_class, tiling
         self.nest: Nest = layer_class.nest.turn(placed.turned)
         self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
-        self.distribution = self.boxes.distributions[0]
+        self.ownership, self.distribution = self.boxes.ownership, self.boxes.distributions[0]
         self.footprints = Footprints(self.distribution)
         self.kept = Footprints(self.distribution, kept=True)  # a network keeps the buffers of messages
         self.messages = self.kept.messages
@@ -86,16 +85,11 @@ class LayerWords:
 
     def own(self, tensor: Tensor) -> Words:
         """Words of the shards of a tensor."""
-        words: Any = 1
-        for span in self.boxes.owned(tensor).values():
-            words = words * lengths(span).astype(np.float64)
-        return self._vector(words)
+        return self._vector(self.ownership.words(tensor, "shard"))
 
     def slice(self, tensor: Tensor) -> Words:
         """Words of the slices of a tensor."""
-        if tensor != "Ker":
-            return self._vector(self.boxes.needed(tensor)[0])
-        return self._vector(self.boxes._slice_words(tensor))
+        return self._vector(self.ownership.words(tensor, "visited"))
 
     @cached_property
     def input(self) -> Words:
@@ -113,7 +107,8 @@ class LayerWords:
         if not self.leaves_rows:
             return self.input
         words: Any = 1
-        for dim, (low, high) in self.boxes.owned("In").items():
+        for dim in DIMS["In"]:
+            low, high = self.ownership.shard("In", dim)
             rows = dict(zip(reversed(SPATIAL), reversed(self.node.in_shape[2:]), strict=False))
             if dim not in rows:
                 words = words * (high - low)
@@ -141,9 +136,11 @@ class LayerWords:
     @cached_property
     def channels(self) -> Words:
         """Channels of the shards of the layer's output."""
-        spans = self.boxes.channels(self.layer_class.output_tensor)
-        found: Words = np.broadcast_to(lengths(spans), (1, self.ranks))[0]
-        return found
+        output = self.layer_class.output_tensor
+        inner: Axis = "k" if output == "Out" else "c"
+        groups, channels = (self.ownership.length(output, "shard", dim) for dim in ("g", inner))
+        found = groups * np.where(groups <= 1, channels, getattr(self.nest.extents, inner))
+        return np.asarray(np.broadcast_to(found, (1, self.ranks))[0])
 
     @cached_property
     def passes(self) -> list[PassWords]:
@@ -216,7 +213,7 @@ class LayerWords:
         """Words of the widened shard of a tensor, with the zeros that are kept around it."""
         if tensor == "In" and self.distribution.keeps_zeros:
             return self._vector(self.footprints.saved(tensor))
-        return self._vector(self.boxes.summed(tensor)[0])
+        return self._vector(self.ownership.words(tensor, "carried"))
 
     def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
         return any(gather.tensor == tensor for gather in tree.gathers)

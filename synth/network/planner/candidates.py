@@ -22,7 +22,6 @@ from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import (
     MAX_EXACT_RANKS,
-    Array,
     GridDistributions,
     OwnedBoxes,
     PlacedGrid,
@@ -34,6 +33,7 @@ from synth.network.planner.timed_grids import TimedGrids
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
 from synth.schedule.distribution import Distribution
+from synth.schedule.ownership import Array
 from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together on a sample of ranks
