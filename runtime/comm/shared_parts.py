@@ -26,10 +26,18 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.collectives import native_gather
-from synth.runtime.comm.exchanges import Words, around, overlaps
+from synth.runtime.comm.exchanges import Exchange, Words, around, overlaps, times
 from synth.runtime.comm.layout import Layout, disjoint, split_copies
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of, through_host
-from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
+from synth.runtime.grid.boxes import (
+    Box,
+    Interval,
+    intersect,
+    overlap,
+    shape,
+    volume,
+    within,
+)
 
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 ROUND = 1024  # words per number of a value; 8 KiB of two numbers in float32
@@ -80,19 +88,6 @@ class SharedParts:
     def sums(self, own: torch.Tensor) -> torch.Tensor:
         """Sums of some numbers per value, (numbers, *own box), over the ranks."""
         return self._combined(own, lambda parts, _: parts.sum(0))
-
-    def moments(self, own: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """Mean and variance of every value's words, (2, *own box).
-
-        own: those of the own words.
-        shares: (ranks, *own box), the part of a value's words that each rank has.
-        """
-
-        def combine(parts: torch.Tensor, box: tuple[slice, ...]) -> torch.Tensor:
-            each = shares[(slice(None), *box)]
-            return torch.stack(weighted_moments(parts[:, 0], parts[:, 1], each))
-
-        return self._combined(own, combine)
 
     def owned_sums(self, own: torch.Tensor) -> torch.Tensor:
         """Sums over the ranks of the owned values alone, (numbers, *owned box)."""
@@ -222,6 +217,69 @@ class SharedParts:
         pieces = torch.split(arriving.to(device), sizes)
         pairs = zip(pieces, boxes, strict=True)
         return [piece.view(numbers, *shape(box)) for piece, box in pairs]
+
+
+class Moments(SharedParts):
+    """Mean and variance of groups of words, of which ranks have parts.
+
+    sizes: for each of the first dimensions, how many of its rows are in a group; all
+    rows of the others are. group_words: of a group.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        sizes: tuple[int, ...],
+        process_groups: ProcessGroups,
+        count: Callable[[int], None],
+    ) -> None:
+        self.layout, self.sizes = layout, sizes
+        self.group_words = math.prod((*sizes, *layout.whole[len(sizes) :]))
+        whole = [n // size for n, size in zip(layout.whole, sizes, strict=False)]
+        held = layout.with_boxes(whole, map(self._groups_of, layout.boxes))
+        super().__init__(held, process_groups, count)
+        self._shares: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def _groups_of(self, box: Box) -> Box:
+        pairs = zip(box, self.sizes, strict=False)
+        return tuple((low // n, -(-high // n)) for (low, high), n in pairs)
+
+    def exchanges(self) -> list[Exchange]:
+        """Two numbers per group in each pass."""
+        words = times(2, self.words())
+        return [Exchange(words, words)]
+
+    def moments(self, own: torch.Tensor) -> torch.Tensor:
+        """Mean and variance of all words, (2, *own groups), from those of the own."""
+        kind = own.dtype, own.device
+        if kind not in self._shares:
+            self._shares[kind] = self._shares_of_ranks().to(own)
+        shares = self._shares[kind]
+
+        def combine(parts: torch.Tensor, box: tuple[slice, ...]) -> torch.Tensor:
+            each = shares[(slice(None), *box)]
+            return torch.stack(weighted_moments(parts[:, 0], parts[:, 1], each))
+
+        return self._combined(own, combine)
+
+    def _shares_of_ranks(self) -> torch.Tensor:
+        """(rank, *own groups) -> the part of a group's words there."""
+        mine = self.held.mine
+        found = torch.zeros(len(self.ranks), *shape(mine), dtype=torch.float64)
+        for shares, rank in zip(found, self.ranks, strict=True):
+            box, both = self.layout.boxes[rank], overlap(self.held.boxes[rank], mine)
+            rest = math.prod(shape(box[len(both) :])) / self.group_words
+            part = torch.tensor(rest, dtype=torch.float64)
+            for each in zip(box, both, self.sizes, strict=False):
+                part = part.unsqueeze(-1) * torch.tensor(rows_in(*each))
+            shares[within(both, mine)] = part
+        return found
+
+
+def rows_in(rows: Interval, groups: Interval, size: int) -> list[int]:
+    """How many of some rows are in each of some groups of so many."""
+    own = (intersect(rows, (g * size, (g + 1) * size)) for g in range(*groups))
+    return [last - first for first, last in own]
 
 
 def weighted_moments(

@@ -1,14 +1,12 @@
 """Normalization by mean and variance of groups of channels: GroupNorm, InstanceNorm.
 
-Ranks that share a normalization group combine mean and variance of their words in one
-exchange, and two sums in the backward pass; see `SharedParts`. Half precision is
-normalized in float32 and rounded once, as torch does. What travels are words of float32
-then.
+Ranks that share a normalization group combine what they have of it; see `Moments`. Half
+precision is normalized in float32 and rounded once, as torch does. What travels are
+words of float32 then.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any
 
@@ -17,20 +15,13 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from synth.runtime.comm.exchanges import Exchange, times
+from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.comm.shared_parts import SharedParts
-from synth.runtime.grid.boxes import (
-    Box,
-    Interval,
-    intersect,
-    overlap,
-    shape,
-    within,
-)
+from synth.runtime.comm.shared_parts import Moments, rows_in
+from synth.runtime.grid.boxes import shape
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.norms.row_scaling import (
@@ -40,8 +31,6 @@ from synth.runtime.layers.norms.row_scaling import (
 )
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-
-MOMENTS = 2  # numbers per group: mean and variance; two sums in the backward pass
 
 
 class GroupNorm(nn.Module):
@@ -60,28 +49,16 @@ class GroupNorm(nn.Module):
         count: Count,
     ) -> None:
         super().__init__()
-        self.eps, self.size = plain.eps, layout.whole[1] // groups
-        self.words = self.size * math.prod(layout.whole[2:])  # per sample and group
-        self.layout = layout
-        boxes = ((box[0], self._groups_of(box[1])) for box in layout.boxes)
-        held = layout.with_boxes((layout.whole[0], groups), boxes)
-        self.parts = SharedParts(held, process_groups, count)
-        self.first, self.last = held.mine[1]
-        # own channels of each own group
-        channels = [self._channels(layout.mine[1], g) for g in range(*held.mine[1])]
-        self.channels, self.even = channels, len(set(channels)) < 2
+        self.eps, self.layout = plain.eps, layout
+        self.size = layout.whole[1] // groups
+        self.shared = Moments(layout, (1, self.size), process_groups, count)
+        self.words = self.shared.group_words  # per sample and group
+        self.first, self.last = own = self.shared.held.mine[1]
+        self.channels = rows_in(layout.mine[1], own, self.size)  # of each own group
+        self.even = len(set(self.channels)) < 2
         self.affine = affine_params(plain, layout, 1, count)
-        self._shares_by_kind: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         instances = isinstance(plain, nn.modules.instancenorm._InstanceNorm)
         self.operator = _instance_norm if instances else _group_norm
-
-    def _groups_of(self, channels: Interval) -> Interval:
-        return channels[0] // self.size, -(-channels[1] // self.size)
-
-    def _channels(self, channels: Interval, group: int) -> int:
-        """How many channels of an interval are in a group."""
-        low, high = intersect(channels, (group * self.size, (group + 1) * self.size))
-        return high - low
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
@@ -113,7 +90,7 @@ class GroupNorm(nn.Module):
         wide = dtype in (torch.float32, torch.float64) or shard.is_cuda
         whole = self.even and self.channels[:1] == [self.size]
         same = all(each is None or each.dtype == dtype for each in held)
-        alone = self.parts.alone and self.words > 1 and shard.numel() > 0
+        alone = self.shared.alone and self.words > 1 and shard.numel() > 0
         return alone and whole and wide and same
 
     def held_tensors(self) -> dict[str, Held]:
@@ -122,20 +99,15 @@ class GroupNorm(nn.Module):
 
     def exchanges(self) -> list[Exchange]:
         """Two numbers per group in each pass, and the gradients of weight and bias."""
-        words = times(MOMENTS, self.parts.words())
-        return [Exchange(words, words), *self.affine.exchanges()]
+        return [*self.shared.exchanges(), *self.affine.exchanges()]
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of each own sample and channel's group."""
         if shard.numel():
             own = torch.stack(self._own_moments(shard))
         else:
-            own = shard.new_zeros(MOMENTS, *shape(self.parts.held.mine))
-        kind = own.dtype, own.device
-        if kind not in self._shares_by_kind:
-            self._shares_by_kind[kind] = self._shares.to(own)
-        own = self.parts.moments(own, self._shares_by_kind[kind])
-        mean, variance = self.per_channel(own)
+            own = shard.new_zeros(2, *shape(self.shared.held.mine))
+        mean, variance = self.per_channel(self.shared.moments(own))
         return mean, variance
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
@@ -144,7 +116,7 @@ class GroupNorm(nn.Module):
         values: some numbers per own sample and channel, (numbers, b, c), as the result.
         """
         sums = self._per_group(values)
-        return self.per_channel(self.parts.sums(sums))
+        return self.per_channel(self.shared.sums(sums))
 
     def per_channel(self, values: torch.Tensor) -> torch.Tensor:
         """Numbers per own channel, from numbers per own group, the last dimension."""
@@ -179,22 +151,6 @@ class GroupNorm(nn.Module):
         low, high = self.layout.mine[1]
         groups = [channel // self.size - self.first for channel in range(low, high)]
         return torch.tensor(groups, dtype=torch.int64)
-
-    @cached_property
-    def _shares(self) -> torch.Tensor:
-        """(rank, own sample, own group) -> the part of the group's words there."""
-        held = self.parts.held
-        mine = held.mine
-        found = torch.zeros(len(self.parts.ranks), *shape(mine), dtype=torch.float64)
-        for shares, rank in zip(found, self.parts.ranks, strict=True):
-            box = self.layout.boxes[rank]
-            both: Box = overlap(held.boxes[rank], mine)
-            counts = [self._channels(box[1], group) for group in range(*both[1])]
-            rows = math.prod(shape(box[2:])) / self.words
-            shares[within(both, mine)] = (
-                torch.tensor(counts, dtype=torch.float64) * rows
-            )
-        return found
 
 
 class NormalizeGroups(torch.autograd.Function):

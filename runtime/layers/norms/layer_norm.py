@@ -1,12 +1,10 @@
 """LayerNorm over the last dimension, which ranks may cut.
 
-Ranks that share rows combine mean and variance of their words in one exchange, and two
-sums in the backward pass; see `SharedParts`.
+Ranks that share rows combine what they have of them; see `Moments`.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,15 +12,15 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from synth.runtime.comm.exchanges import Exchange, times
+from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.comm.shared_parts import SharedParts
-from synth.runtime.grid.boxes import overlap, shape, volume, within
+from synth.runtime.comm.shared_parts import Moments
+from synth.runtime.grid.boxes import volume
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
-from synth.runtime.layers.norms.group_norm import MOMENTS, affine_params, own_params
+from synth.runtime.layers.norms.group_norm import affine_params, own_params
 from synth.runtime.layers.steps.held import Held
 
 
@@ -37,10 +35,10 @@ class LayerNorm(nn.Module):
         self.cut = any(
             box[-1] != (0, self.words) for box in layout.boxes if volume(box)
         )
-        self.layout, self.parts = layout, None
+        self.moments: Moments | None = None
         if self.cut:
-            held = layout.with_boxes(layout.whole[:-1], (b[:-1] for b in layout.boxes))
-            self.parts = SharedParts(held, process_groups, count)
+            rows = (1,) * (len(layout.whole) - 1)
+            self.moments = Moments(layout, rows, process_groups, count)
         self.affine = affine_params(plain, layout, -1, count)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
@@ -52,8 +50,8 @@ class LayerNorm(nn.Module):
             return functional.layer_norm(shard, extents, *held, self.eps)
         with no_autocast(shard.device):
             out = shard.to(sum_dtype(shard.dtype))
-            if self.parts is not None:  # else it has no words
-                out = NormalizeRows.apply(out, self, self.parts)  # type: ignore[no-untyped-call]
+            if self.moments is not None:  # else it has no words
+                out = NormalizeRows.apply(out, self.eps, self.moments)  # type: ignore[no-untyped-call]
             return scale_and_shift(out, *held, -1).to(dtype)
 
     def held_tensors(self) -> dict[str, Held]:
@@ -62,24 +60,8 @@ class LayerNorm(nn.Module):
 
     def exchanges(self) -> list[Exchange]:
         """Two numbers per row in each pass if rows are cut, and gradients as above."""
-        found = self.affine.exchanges()
-        if self.parts is None:
-            return found
-        words = times(MOMENTS, self.parts.words())
-        return [Exchange(words, words), *found]
-
-    @cached_property
-    def shares(self) -> torch.Tensor:
-        """(rank, *own rows) -> the part of a row's words there."""
-        assert self.parts is not None
-        held, mine = self.parts.held, self.parts.held.mine
-        found = torch.zeros(len(self.parts.ranks), *shape(mine), dtype=torch.float64)
-        for shares, rank in zip(found, self.parts.ranks, strict=True):
-            low, high = self.layout.boxes[rank][-1]
-            shares[within(overlap(held.boxes[rank], mine), mine)] = (
-                high - low
-            ) / self.words
-        return found
+        shared = [] if self.moments is None else self.moments.exchanges()
+        return [*shared, *self.affine.exchanges()]
 
 
 class NormalizeRows(torch.autograd.Function):
@@ -87,17 +69,17 @@ class NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shard: torch.Tensor, norm: LayerNorm, parts: SharedParts
+        ctx: Any, shard: torch.Tensor, eps: float, moments: Moments
     ) -> torch.Tensor:
         """The own part of the normalized rows."""
-        own = shard.new_zeros(MOMENTS, *shard.shape[:-1])
+        own = shard.new_zeros(2, *shard.shape[:-1])
         if shard.numel():
             own[0] = shard.mean(-1)
             own[1] = (shard - own[0].unsqueeze(-1)).square_().mean(-1)
-        mean, variance = parts.moments(own, norm.shares.to(own))
-        inverse = torch.rsqrt(variance + norm.eps).unsqueeze(-1)
+        mean, variance = moments.moments(own)
+        inverse = torch.rsqrt(variance + eps).unsqueeze(-1)
         out: torch.Tensor = (shard - mean.unsqueeze(-1)).mul_(inverse)
-        ctx.norm, ctx.parts = norm, parts
+        ctx.moments = moments
         ctx.save_for_backward(out, inverse)
         return out
 
@@ -107,7 +89,7 @@ class NormalizeRows(torch.autograd.Function):
         """The gradient of the shard."""
         out, inverse = ctx.saved_tensors
         sums = torch.stack([dout.sum(-1), (dout * out).sum(-1)])
-        shift, slope = (ctx.parts.sums(sums) / ctx.norm.words).unsqueeze(-1)
+        shift, slope = (ctx.moments.sums(sums) / ctx.moments.group_words).unsqueeze(-1)
         return (dout - shift).addcmul_(out, slope, value=-1).mul_(inverse), None, None
 
 
