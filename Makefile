@@ -89,7 +89,7 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site -b html . build/site
 	@echo "open build/site/docs/index.html"
 
-# the machine-checked lower bound (docs/proof.md); needs coq and mathcomp. The proofs take half a minute. No theorem may
+# the machine-checked lower bound (docs/proof.md); needs coq and mathcomp. The proofs take a minute. No theorem may
 # rest on an axiom. `make proof` reads the compiled files again with the independent checker of coq
 proof-quick:
 	@command -v coqc >/dev/null || { echo "coq is missing: apt-get install coq libcoq-mathcomp-algebra libcoq-mathcomp-zify" >&2; exit 1; }

@@ -1,9 +1,12 @@
 (* What the theorems assume beyond their hypotheses: nothing. Every line that this prints must be "Closed under the
    global context", as `make proof-quick` checks. *)
-From Synth Require Import Inequalities Geometry Execution Segments Schedule Convolution Bound Layer Binary
-  Certificate.
+From Synth Require Import Inequalities Binary Forms Constants Geometry Execution Segments Schedule Convolution Bound
+  Layer Certificate.
 Print Assumptions one_process.
 Print Assumptions cut.
+Print Assumptions integral_bounded.
+Print Assumptions perron.
+Print Assumptions proved_bounded.
 Print Assumptions one_class.
 Print Assumptions all_classes.
 Print Assumptions accessed_bound.

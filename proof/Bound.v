@@ -2,7 +2,7 @@
 From mathcomp Require Import all_ssreflect.
 From mathcomp Require Import zify.
 From Coq Require Import Lia.
-From Synth Require Import Inequalities Geometry Execution Segments Schedule Convolution.
+From Synth Require Import Inequalities Forms Constants Geometry Execution Segments Schedule Convolution.
 Set Implicit Arguments. Unset Strict Implicit. Unset Printing Implicit Defensive.
 
 Section Bound.
@@ -22,9 +22,13 @@ Variable work : {set Madd}.
 (* The words that some multiply-add touches. *)
 Definition words := #|touched out work| + #|touched inp work| + #|touched ker work|.
 
+(* Squares of the constants of one axis: C(outputs, taps)^2 <= top / bottom. *)
+Variables (top bottom : nat -> nat -> nat).
+Hypothesis constants : forall o k, bounded (conv o k) (top o k) (bottom o k).
+Hypothesis bottom_pos : forall o k, 0 < bottom o k.
 (* Weights of the residue classes with w^3 C^2 <= 1, written with a common denominator: w^3 C^2 <= Q. *)
 Variables (w : Class sigma -> nat) (Q : nat).
-Hypothesis weights : forall rho, w rho ^ 3 * constant N n delta rho <= Q.
+Hypothesis weights : forall rho, w rho ^ 3 * numerator N n delta top rho <= Q * denominator N n delta bottom rho.
 
 (* Inequality (2): a sum S of words is at least three totals whose product is H^3 / (Q q) or more, and of which none
    is below its floor. H is the sum of the weights of all multiply-adds. *)
@@ -32,12 +36,18 @@ Definition bound (q S : nat) := exists x y z,
   [/\ #|touched out work| <= x, #|touched inp work| <= y & #|touched ker work| <= z] /\
   (\sum_(v in work) w (class v)) ^ 3 <= Q * q * (x * y * z) /\ x + y + z <= S.
 
+Let inequality (V : {set Madd}) : (\sum_(v in V) w (class v)) ^ 3
+  <= Q * #|V| * (#|touched out V| * #|touched inp V| * #|touched ker V|).
+Proof.
+apply: (@all_classes _ _ _ _ _ sigma_pos delta_pos _ _ _ _ top bottom constants w Q V _ weights) => rho; exact: prodn_gt0.
+Qed.
+
 (* Accessed words: every part of the work (a process, or one of its segments) pays for each word that it touches. *)
 Theorem accessed_bound (Part : finType) (does : Madd -> Part) (q : nat) :
   (forall i g, #|slice group (slice does work i) g| <= q) ->
   bound q (total work does out + total work does inp + total work does ker).
 Proof.
-by move=> cap; apply: (accessed (group := group)) cap => [u v []|u v []|u v []|V] //; exact: all_classes.
+by move=> cap; apply: (accessed (group := group)) cap => [u v []|u v []|u v []|V] //; exact: inequality.
 Qed.
 
 (* Received words: P processes with memories of mem words, none of which performs more than cap multiply-adds, cut
@@ -50,12 +60,12 @@ Hypothesis le : minn step size <= q.
 
 Theorem universal_bound (e : execution out inp ker work P mem cap) :
   bound q (all_received e + #|P| * cuts * mem + words).
-Proof. by apply: (executed e steps sizes) le => [u v []|u v []|u v []|V] //; exact: all_classes. Qed.
+Proof. by apply: (executed e steps sizes) le => [u v []|u v []|u v []|V] //; exact: inequality. Qed.
 
 (* The process that receives most, in the three passes. The forward pass writes Out, and reads In and Ker. *)
 Theorem forward_bound (e : execution out inp ker work P mem cap) :
   bound q (#|P| * most_received e + #|P| * cuts * mem + words).
-Proof. by apply: (executed_most e steps sizes) le => [u v []|u v []|u v []|V] //; exact: all_classes. Qed.
+Proof. by apply: (executed_most e steps sizes) le => [u v []|u v []|u v []|V] //; exact: inequality. Qed.
 
 (* The backward-data pass writes In, and reads Out and Ker. *)
 Theorem backward_data_bound (e : execution inp out ker work P mem cap) :
@@ -63,7 +73,7 @@ Theorem backward_data_bound (e : execution inp out ker work P mem cap) :
 Proof.
 have [u v []|u v []|u v []|V|x [y [z [[? ? ?] [v s]]]]] // :=
   executed_most (w := fun v => w (class v)) (Q := Q) e steps sizes _ _ _ _ le.
-  by rewrite [#|touched inp V| * _]mulnC; apply: all_classes.
+  by rewrite [#|touched inp V| * _]mulnC; apply: inequality.
 exists y, x, z; do !split=> //; first by rewrite [y * x]mulnC.
 by rewrite [y + x]addnC /words [#|touched out work| + #|touched inp work|]addnC.
 Qed.
@@ -74,7 +84,7 @@ Theorem backward_weight_bound (e : execution ker out inp work P mem cap) :
 Proof.
 have [u v []|u v []|u v []|V|x [y [z [[? ? ?] [v s]]]]] // :=
   executed_most (w := fun v => w (class v)) (Q := Q) e steps sizes _ _ _ _ le.
-  by rewrite -[#|touched ker V| * _ * _]mulnA [#|touched ker V| * _]mulnC; apply: all_classes.
+  by rewrite -[#|touched ker V| * _ * _]mulnA [#|touched ker V| * _]mulnC; apply: inequality.
 exists y, z, x; do !split=> //; first by rewrite (_ : y * z * x = x * y * z) // mulnC mulnA.
 have -> : words = #|touched ker work| + #|touched out work| + #|touched inp work| by rewrite /words addnC addnA.
 by have -> : y + z + x = x + y + z by lia.
@@ -98,9 +108,10 @@ Theorem convolution (cuts q : nat) : cap <= q * cuts.+1 ->
     (#|P| * most_received e + #|P| * cuts * mem + words sigma delta_pos work) ^ 3.
 Proof.
 move=> steps; set m := \prod_d _.
-have weights (rho : Class sigma) : 1 ^ 3 * constant N n delta rho <= m by rewrite mul1n constant_le.
+have weights (rho : Class sigma) : 1 ^ 3 * numerator N n delta minn rho <= m * denominator N n delta (fun _ _ => 1) rho.
+  by rewrite mul1n /denominator big1 // muln1 simple_le.
 have sizes g : #|slice (@group _ N n _ _ _ _) work g| <= #|work| by apply/subset_leq_card/subsetP => v /sliceP[].
-have [x [y [z [_ [v s]]]]] := forward_bound (w := fun=> 1) sigma_pos weights steps sizes (geq_minl _ _) e.
+have [x [y [z [_ [v s]]]]] := forward_bound (w := fun=> 1) sigma_pos conv_min (fun _ _ => isT) weights steps sizes (geq_minl _ _) e.
 rewrite sum1_card in v; apply: leq_trans (no_floor v) _.
 by rewrite leq_mul2l leq_exp2r // s orbT.
 Qed.

@@ -1,9 +1,9 @@
-(* A checker of certificates of lower bounds, as `synth plan --certify --constants simple` writes them, and the
+(* A checker of certificates of lower bounds, as `synth plan --certify` writes them, and the
    theorem that what it accepts is true. The checker counts the layer by itself and computes with binary numbers. *)
 From mathcomp Require Import all_ssreflect.
 From mathcomp Require Import zify.
 From Coq Require Import Lia NArith.
-From Synth Require Import Inequalities Geometry Execution Segments Schedule Convolution Bound Layer Binary.
+From Synth Require Import Inequalities Forms Constants Geometry Execution Segments Schedule Convolution Bound Layer Binary.
 Set Implicit Arguments. Unset Strict Implicit. Unset Printing Implicit Defensive.
 Local Notation t := N.to_nat.
 
@@ -85,7 +85,15 @@ Definition common cs := prodN (fun c => N.pos (den (weight c))) cs.
 Definition numerator (u : N) (f : fraction) := num f * (u / N.pos (den f)).
 Fixpoint weight_of cs u o k := if cs is c :: cs'
   then if (of_outputs c =? o) && (of_taps c =? k) then numerator u (weight c) else weight_of cs' u o k else 0.
-Definition small cs u := all (fun c => numerator u (weight c) ^ 3 * N.min (of_outputs c) (of_taps c) <=? u ^ 3) cs.
+(* C(o, k)^2 as the certificate has it, min(o, k) where it has none. *)
+Fixpoint square_of cs o k := if cs is c :: cs'
+  then if (of_outputs c =? o) && (of_taps c =? k) then square c else square_of cs' o k else Fraction (N.min o k) 1.
+Definition small cs u :=
+  all (fun c => numerator u (weight c) ^ 3 * num (square c) <=? u ^ 3 * N.pos (den (square c))) cs.
+(* The squares are proved, each by a list of directions; none is needed for min(o, k). *)
+Fixpoint squares_proved cs (ws : seq (seq direction)) := if cs is c :: cs'
+  then proved (of_outputs c) (of_taps c) (num (square c)) (den (square c)) (head [::] ws)
+    && squares_proved cs' (behead ws) else true.
 Definition class_weight cs u a c := weight_of cs u (share a) (class_taps a c).
 Definition mass_of cs u a :=
   sumN (kernel a) (fun r => class_weight cs u a (residue a r) * sumN (positions a) (fun x => meets a x r)).
@@ -99,8 +107,7 @@ Definition group_work l := batch l * filters l * channels l * prodN pairs_of (ax
 Definition stated p c := let l := its_layer p in
   [&& size_out c =? words_out l, size_inp c =? words_inp l, size_ker c =? words_ker l,
       multiply_adds c =? groups l * group_work l, multiply_adds c <=? procs p * most_work p,
-      all (fun k => (N.min (of_outputs k) (of_taps k) * N.pos (den (square k)) <=? num (square k))
-        && (num (weight k) ^ 3 * num (square k) <=? N.pos (den (weight k)) ^ 3 * N.pos (den (square k))))
+      all (fun k => num (weight k) ^ 3 * num (square k) <=? N.pos (den (weight k)) ^ 3 * N.pos (den (square k)))
         (constants c) &
       all (fun xm => num (nu c) * N.pos (den xm.1) * N.pos (den xm.2) + num xm.2 * N.pos (den (nu c)) * num xm.1
           =? num xm.1 * N.pos (den (nu c)) * N.pos (den xm.2))
@@ -124,8 +131,9 @@ Definition chain p c := let l := its_layer p in let u := common (constants c) in
         + d * (v * (e * (words_out l * (y * z) + words_inp l * (x * z) + words_ker l * (x * y))))
       <=? d * (3 * (v * (x * y * z)))].
 
-Definition check p c := [&& stated p c, 0 <? procs p,
+Definition follows p c := [&& stated p c, 0 <? procs p,
   (if memory p is None then N.pos (segments c) =? 1 else true) & (num (claimed c) =? 0) || chain p c].
+Definition check p c ws := squares_proved (constants c) ws && follows p c.
 End Checker.
 
 (** * What the checker accepts is true *)
@@ -197,19 +205,38 @@ rewrite mulN (@sumNE _ _ (fun x => real d (sigma d * x + delta d * t r))) => [|x
 by rewrite big_distrr; apply: eq_bigr => x _; rewrite /axis_weight -residueE N2Nat.id [LHS]mulnC.
 Qed.
 
-Lemma weight_of_small o k : small cs u -> t (weight_of cs u o k) ^ 3 * minn (t o) (t k) <= t u ^ 3.
+Lemma weight_of_small o k : small cs u ->
+  t (weight_of cs u o k) ^ 3 * t (num (square_of cs o k)) <= t u ^ 3 * t (N.pos (den (square_of cs o k))).
 Proof.
-elim: cs => [|c s IH] /=; first by rewrite exp0n.
-case/andP; rewrite !toN => ok /IH rest; case: ifP => // /andP[]; by rewrite !toN => /eqP <- /eqP <-.
+elim: cs => [|c s IH]; first by rewrite exp0n.
+have -> : small (c :: s) u = (numerator u (weight c) ^ 3 * num (square c) <=? u ^ 3 * N.pos (den (square c)))%num
+  && small s u by [].
+by case/andP; rewrite leN !mulN !cubeN => ok /IH rest; rewrite [weight_of _ _ _ _]/= [square_of _ _ _]/=; case: ifP.
 Qed.
 
-Lemma weights_small rho : small cs u ->
-  weights_of rho ^ 3 * constant N n delta rho <= t (prodN (fun=> (u ^ 3)%num) (axes l)).
+(* The constants of the theorems. *)
+Definition top o k := t (num (square_of cs (N.of_nat o) (N.of_nat k))).
+Definition bottom o k := t (N.pos (den (square_of cs (N.of_nat o) (N.of_nat k)))).
+
+Lemma squares_bounded ws o k : squares_proved cs ws -> bounded (conv o k) (top o k) (bottom o k).
 Proof.
-move=> ok; rewrite product_axes /weights_of /constant !expnS expn0 muln1 -!big_split /=.
+rewrite /top /bottom; elim: cs ws => [|c s IH] ws /=.
+  move=> _; rewrite minN !Nat2N.id; exact: conv_min.
+case/andP => /proved_bounded; case: ifP => [/andP[/N.eqb_eq -> /N.eqb_eq ->]|_ _]; last exact: IH.
+by rewrite !Nat2N.id.
+Qed.
+
+Lemma bottom_pos o k : 0 < bottom o k. Proof. exact: posN. Qed.
+
+Lemma weights_small rho : small cs u ->
+  weights_of rho ^ 3 * Convolution.numerator N n delta top rho
+  <= t (prodN (fun=> (u ^ 3)%num) (axes l)) * denominator N n delta bottom rho.
+Proof.
+move=> ok; rewrite product_axes /weights_of /Convolution.numerator /denominator !expnS expn0 muln1 -!big_split /=.
 apply: leq_prod => d _; rewrite cubeN.
 have := weight_of_small (share (axis_of d)) (class_taps (axis_of d) (N.of_nat (rho d))) ok.
-by rewrite shareE class_tapsE /axis_weight /class_weight !expnS expn0 muln1 !mulnA.
+rewrite /top /bottom -shareE -class_tapsE !N2Nat.id /axis_weight /class_weight.
+by rewrite !expnS !expn0 !muln1 !mulnA.
 Qed.
 End Counting.
 
@@ -227,12 +254,17 @@ move: (n * number) (d * (n * carried)) (d * (n * most)) (d * held) => *; lia.
 Qed.
 
 Section Sound.
-Variables (p : problem) (c : certificate) (P : finType) (mem : nat).
+Variables (p : problem) (c : certificate) (ws : seq (seq direction)) (P : finType) (mem : nat).
 Let l := its_layer p.
 Let cuts := t (N.pos (segments c)) - 1.
 Let step := t ((most_work p + (N.pos (segments c) - 1)) / N.pos (segments c))%num.
-Hypotheses (accepted : check p c) (processes : #|P| = t (procs p)).
+Hypotheses (accepted : check p c ws) (processes : #|P| = t (procs p)).
 Hypothesis limit : if memory p is Some m then mem <= t m else true.
+
+Let proved_squares : squares_proved (constants c) ws. Proof. by case/andP: accepted. Qed.
+
+Let constants_bounded o k : bounded (conv o k) (top (constants c) o k) (bottom (constants c) o k).
+Proof. exact: squares_bounded proved_squares. Qed.
 
 Let steps : t (most_work p) <= step * cuts.+1.
 Proof.
@@ -259,7 +291,7 @@ Lemma claim_holds (received : nat) :
      (#|P| * received + #|P| * cuts * mem + Bound.words (@stride_of l) (@dilation_pos l) (work_of l))) ->
   t (num (claimed c)) <= t (N.pos (den (claimed c))) * received.
 Proof.
-move=> holds; have cardP := processes; move: accepted; case/and4P => _; rewrite ltN => P0 one.
+move=> holds; have cardP := processes; case/andP: accepted => _; case/and4P => _; rewrite ltN => P0 one.
 case/orP => [|ok]; first by rewrite eqN => /eqP ->.
 move: ok holds; rewrite /chain -/l; set cs := constants c; set u := common cs.
 set k := N.mul (prodN _ _) _; set E := N.mul (N.mul (N.mul _ _) _) _.
@@ -298,20 +330,23 @@ Theorem certified_forward (e : forward l P mem (t (most_work p))) :
   t (num (claimed c)) <= t (N.pos (den (claimed c))) * most_received e.
 Proof.
 apply: claim_holds => ok.
-exact: (forward_bound (@stride_pos l) (fun rho => weights_small rho ok) steps sizes le e).
+exact: (forward_bound (@stride_pos l) (@constants_bounded) (bottom_pos (constants c))
+  (fun rho => weights_small rho ok) steps sizes le e).
 Qed.
 
 Theorem certified_backward_data (e : backward_data l P mem (t (most_work p))) :
   t (num (claimed c)) <= t (N.pos (den (claimed c))) * most_received e.
 Proof.
 apply: claim_holds => ok.
-exact: (backward_data_bound (@stride_pos l) (fun rho => weights_small rho ok) steps sizes le e).
+exact: (backward_data_bound (@stride_pos l) (@constants_bounded) (bottom_pos (constants c))
+  (fun rho => weights_small rho ok) steps sizes le e).
 Qed.
 
 Theorem certified_backward_weight (e : backward_weight l P mem (t (most_work p))) :
   t (num (claimed c)) <= t (N.pos (den (claimed c))) * most_received e.
 Proof.
 apply: claim_holds => ok.
-exact: (backward_weight_bound (@stride_pos l) (fun rho => weights_small rho ok) steps sizes le e).
+exact: (backward_weight_bound (@stride_pos l) (@constants_bounded) (bottom_pos (constants c))
+  (fun rho => weights_small rho ok) steps sizes le e).
 Qed.
 End Sound.

@@ -26,14 +26,13 @@ def certificate(
     """The certificate of the universal bound of one pass, as JSON data with fractions as text "p/q".
 
     `limit_words`: memory per process, None for unlimited. `most_work`: the most multiply-adds of one
-    process, padding excluded. `simple`: the constants are √min(N, R), for which the bound is proved by a
-    machine, and not the least that can be certified. `certificate_check.check` explains the values, and
-    checks each of them. Raises `InputError` if the layer is too large to count.
+    process, padding excluded. `simple`: the constants are √min(N, R), and not the least that can be
+    certified. `certificate_check.check` explains the values, and checks each of them. Raises `InputError` if the layer is too large to count.
     """
     problem = layer.to_json()
     words, work, dims, flat = facts(problem)
     cap = min(most_work, max(1, work))
-    constants = {shape: _constant(*shape, simple) for shape in _shapes(dims)}
+    constants = {shape: least_constant(*shape, simple=simple) for shape in _shapes(dims)}
     mass = Fraction(flat)
     for dim in dims:
         counts = tap_counts(dim)
@@ -81,7 +80,7 @@ def _shapes(dims: list[Dim]) -> list[tuple[int, int]]:
     return list(dict.fromkeys((outputs, len(taps)) for dim in dims for outputs, taps in classes(dim)))
 
 
-def _constant(outputs: int, taps: int, simple: bool) -> tuple[Fraction, Fraction]:
+def least_constant(outputs: int, taps: int, *, simple: bool = False) -> tuple[Fraction, Fraction]:
     """(square, weight) of C(outputs, taps): √min(N, R), or the tightest that `proved` accepts."""
     ceiling = Fraction(min(outputs, taps))
     target = ceiling if simple else hbl_constant(outputs, taps) ** 2

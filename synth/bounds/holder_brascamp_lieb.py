@@ -48,7 +48,7 @@ def hbl_constant(outputs: int, taps: int) -> float:
     )
 
 
-def _pivots(n: int, diagonal: float, lags: Sequence[float]) -> list[tuple[float, float, float, float]] | None:
+def pivots(n: int, diagonal: float, lags: Sequence[float]) -> list[tuple[float, float, float, float]] | None:
     """LDLᵀ factors of the symmetric Toeplitz matrix with this diagonal and off-diagonals `-lags`.
 
     A row is (pivot, the three entries of L left of the diagonal). None unless positive definite.
@@ -73,8 +73,8 @@ def _pivots(n: int, diagonal: float, lags: Sequence[float]) -> list[tuple[float,
     return rows
 
 
-def _solve(rows: list[tuple[float, float, float, float]], right: list[float]) -> list[float]:
-    """Solve the linear system with the factors of `_pivots`."""
+def solve(rows: list[tuple[float, float, float, float]], right: list[float]) -> list[float]:
+    """Solve the linear system with the factors of `pivots`."""
     y = [0.0, 0.0, 0.0]
     for (_, l1, l2, l3), value in zip(rows, right, strict=True):
         y.append(value - l1 * y[-1] - l2 * y[-2] - l3 * y[-3])
@@ -115,10 +115,10 @@ def _largest_found(n: int, taps: int) -> float:
             break
         best = value
         shift = 0.3 * taps / (n * n)  # inverse iteration converges fast just above the top eigenvalue
-        while (rows := _pivots(n, value + shift - 1, of_h)) is None:
+        while (rows := pivots(n, value + shift - 1, of_h)) is None:
             shift *= 2
         for _ in range(3):
-            u = _solve(rows, u)
+            u = solve(rows, u)
             norm = math.sqrt(sum(v * v for v in u))
             u = [v / norm for v in u]
     return best
@@ -149,7 +149,7 @@ def _certified(n: int, taps: int, ceiling: float) -> bool:
 
     def below(s: float, e: float) -> bool:
         lags = _lags_of(s, e, taps)
-        return lags is not None and _pivots(n, ceiling - 1 - 1e-11, lags) is not None
+        return lags is not None and pivots(n, ceiling - 1 - 1e-11, lags) is not None
 
     ends = [-1.0, -0.5, 0.0] if taps == 3 else [-1.0, -0.5, 0.0, 0.5, 1.0]
     if not all(below(t, t) for t in ends):

@@ -19,20 +19,23 @@ from typing import Any
 
 from synth.base.errors import CheckError, InputError, UsageError
 from synth.bounds.certificate_check import TENSORS, loops
+from synth.bounds.constant_proof import Step, constant_proof
 
 SOURCES = Path(__file__).resolve().parents[1] / "proof"
 PACKAGES = "coq libcoq-mathcomp-algebra libcoq-mathcomp-zify"
 OPTIONS = ("-q", "-w", "-notation-overridden")
 HEAD = """From mathcomp Require Import all_ssreflect.
 From Coq Require Import NArith.
-From Synth Require Import Certificate.
+From Synth Require Import Constants Certificate.
+Local Open Scope N_scope.
 """
 THEOREMS = ("certified_forward", "certified_backward_data", "certified_backward_weight")
 CLAIM = """
 Definition p := {problem}.
 Definition c := {certificate}.
-Compute check p c.
-Lemma accepted : check p c. Proof. by vm_compute. Qed.
+Definition ws := {proofs}.
+Compute check p c ws.
+Lemma accepted : check p c ws. Proof. by vm_compute. Qed.
 Definition claims := ({theorems}).
 Print Assumptions claims.
 """
@@ -42,19 +45,20 @@ def prove(data: dict[str, Any], path: str) -> list[str]:
     """Proves the claim of a certificate's JSON data, and returns what was proved, as lines.
 
     `certificate_check.check` must have accepted the data. `path` is for messages. Raises `CheckError` if the
-    proved checker refuses it, `InputError` for constants below √min(N, R), `UsageError` if Coq or its
+    proved checker refuses it, `InputError` for constants without a proof, `UsageError` if Coq or its
     libraries are not installed, or the proofs cannot be compiled in the user's cache folder.
     """
     for each in data["constants"]:
         outputs, taps, square = each["outputs"], each["taps"], Fraction(each["square"])
-        if square < min(outputs, taps):
+        if constant_proof(outputs, taps, square) is None:
             raise InputError(
-                f"{path}: C({outputs},{taps})² <= {float(square):.6f} is below min({outputs}, {taps}) = "
-                f"{min(outputs, taps)}, the only constant that is proved; write the certificate with "
-                "`synth plan --certify --constants simple`"
+                f"{path}: no proof of C({outputs},{taps})² <= {float(square):.9f} was found, which is below "
+                f"min({outputs}, {taps}); write it with `synth plan --certify --constants simple`"
             )
-    applied = ", ".join(f"fun P mem => @{name} p c P mem accepted" for name in THEOREMS)
-    text = CLAIM.format(problem=_problem(data), certificate=_certificate(data), theorems=applied)
+    applied = ", ".join(f"fun P mem => @{name} p c ws P mem accepted" for name in THEOREMS)
+    text = CLAIM.format(
+        problem=_problem(data), certificate=_certificate(data), proofs=_proofs(data), theorems=applied
+    )
     done = _coq(HEAD + text)
     if "= false" in done.stdout:
         raise CheckError(f"{path}: the proved checker refuses this certificate; write it again")
@@ -67,13 +71,20 @@ def prove(data: dict[str, Any], path: str) -> list[str]:
 
 
 def verdicts(certificates: Iterable[dict[str, Any]]) -> list[bool]:
-    """Whether the proved checker accepts each certificate. Raises `UsageError` as `prove` does."""
-    lines = [f"Compute check ({_problem(data)}) ({_certificate(data)})." for data in certificates]
+    """Whether the proved checker accepts each certificate: `check` is `squares_proved` and `follows`.
+
+    Raises `UsageError` as `prove` does.
+    """
+    certificates = list(certificates)
+    squares = [f"Compute squares_proved {_constants(data)} {_proofs(data)}." for data in certificates]
+    once = list(dict.fromkeys(squares))  # layers share constants
+    lines = once + [f"Compute follows ({_problem(data)}) ({_certificate(data)})." for data in certificates]
     done = _coq(HEAD + "\n".join(lines) + "\n")
     found = [word == "true" for word in re.findall(r"= (true|false)", done.stdout)]
     if done.returncode or len(found) != len(lines):
-        raise CheckError(f"Coq gave no verdict on certificate {len(found)} ({_last(done.stderr)})")
-    return found
+        raise CheckError(f"Coq gave no verdict on statement {len(found)} ({_last(done.stderr)})")
+    proved = dict(zip(once, found, strict=False))
+    return [proved[square] and follows for square, follows in zip(squares, found[len(once) :], strict=True)]
 
 
 def _problem(data: dict[str, Any]) -> str:
@@ -90,15 +101,39 @@ def _problem(data: dict[str, Any]) -> str:
 
 def _certificate(data: dict[str, Any]) -> str:
     """The other numbers of a certificate, as a term of Coq."""
+    parts = [*(str(data["sizes"][tensor]) for tensor in TENSORS), str(data["multiply_adds"])]
+    parts += [_constants(data), str(data["segments"])]
+    parts += [_fraction(data["x"][tensor]) for tensor in TENSORS] + [_fraction(data["nu"])]
+    parts += [_fraction(data["multipliers"][tensor]) for tensor in TENSORS] + [_fraction(data["words"])]
+    return f"Certificate {' '.join(parts)}"
+
+
+def _constants(data: dict[str, Any]) -> str:
+    """The constants of a certificate, as a list of Coq."""
     constants = "; ".join(
         f"Ceiling {each['outputs']} {each['taps']} {_fraction(each['square'])} {_fraction(each['weight'])}"
         for each in data["constants"]
     )
-    parts = [*(str(data["sizes"][tensor]) for tensor in TENSORS), str(data["multiply_adds"])]
-    parts += [f"[:: {constants}]", str(data["segments"])]
-    parts += [_fraction(data["x"][tensor]) for tensor in TENSORS] + [_fraction(data["nu"])]
-    parts += [_fraction(data["multipliers"][tensor]) for tensor in TENSORS] + [_fraction(data["words"])]
-    return f"Certificate {' '.join(parts)}"
+    return f"[:: {constants}]"
+
+
+def _proofs(data: dict[str, Any]) -> str:
+    """The proofs of the constants, as a list of Coq; an empty one where none is needed or found."""
+    proofs = (constant_proof(*_shape(each)) or [] for each in data["constants"])
+    return f"[:: {'; '.join(_numbers(map(_direction, proof)) for proof in proofs)}]"
+
+
+def _shape(constant: dict[str, Any]) -> tuple[int, int, Fraction]:
+    return constant["outputs"], constant["taps"], Fraction(constant["square"])
+
+
+def _direction(step: Step) -> str:
+    (outer, inner), own, mixed = step
+    return f"Direction ({outer}, {inner}) {_numbers(own)} {_numbers(mixed)}"
+
+
+def _numbers(parts: Iterable[object]) -> str:
+    return f"[:: {'; '.join(map(str, parts))}]"
 
 
 def _fraction(text: str) -> str:
@@ -115,7 +150,7 @@ def _coq(text: str) -> subprocess.CompletedProcess[str]:
 
 
 def _compiled() -> Path:
-    """The folder of the compiled proofs, in the user's cache; half a minute where they are not there yet."""
+    """The folder of the compiled proofs, in the user's cache; a minute where they are not there yet."""
     names = re.findall(r"^(\w+)\.v$", (SOURCES / "_CoqProject").read_text(encoding="utf-8"), re.M)
     digest = hashlib.sha256(_version().encode())
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -21,8 +22,9 @@ from seeded_problems import random_layer
 from synth.base.errors import CheckError, InputError, SynthError, UsageError
 from synth.bounds import proved_check
 from synth.bounds.assumptions import claim
-from synth.bounds.certificate import certificate
+from synth.bounds.certificate import certificate, least_constant
 from synth.bounds.certificate_check import check, digest
+from synth.bounds.constant_proof import coefficients, constant_proof
 from synth.bounds.proved_check import prove, verdicts
 from synth.cli.main import main
 from synth.layer.layer import Layer, load_layer
@@ -131,14 +133,15 @@ def raised(data: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any
 
 @needs_coq
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_certificates_of_all_examples_are_accepted_up_to_the_last_word() -> None:
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("simple", [False, True], ids=["best constants", "simple constants"])
+def test_certificates_of_all_examples_are_accepted_up_to_the_last_word(simple: bool) -> None:
     found, wanted = [], []
     for path in LAYERS:
         layer = load_layer(str(path))
         for procs in (4, 64, 1000):
             for limit_words in limits(layer, procs):
-                data = made(layer, procs, limit_words)
+                data = made(layer, procs, limit_words, simple)
                 top = Fraction(data["words"])
                 found += [edited(data, words=str(math.floor(top) + more)) for more in (0, 1)]
                 wanted += [True, False]
@@ -164,7 +167,7 @@ def test_random_layers_are_counted_as_coq_counts_them() -> None:
 def test_changed_certificates_are_refused_when_they_are_false() -> None:
     rng, false, kept, count = random.Random(5), [], [], Counter[str]()
     bases = [
-        made(load_layer("examples/conv.yaml"), 64),
+        made(load_layer("examples/conv.yaml"), 64, simple=False),
         made(load_layer("examples/grouped.yaml"), 64),
         made(load_layer("examples/resnet50/conv3_x_3x3_first.yaml"), 64, 20_000),
         made(Layer.matmul(640, 320, 480), 8, 6000),
@@ -188,25 +191,48 @@ def test_changed_certificates_are_refused_when_they_are_false() -> None:
 @pytest.mark.slow
 def test_the_command_names_the_theorem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "bound.json")
-    assert (
-        main(
-            ["plan", "examples/conv.yaml", "--procs", "64", "--certify", "--constants", "simple", "-o", file]
-        )
-        == 0
-    )
+    assert main(["plan", "examples/conv.yaml", "--procs", "64", "--certify", "-o", file]) == 0
     assert main(["certify", "--proved", file]) == 0
     printed = capsys.readouterr().out
     assert "without axioms: theorems certified_forward" in printed
     assert printed.splitlines()[-1].endswith(f"{json.loads(Path(file).read_text())['words']} words or more")
 
 
-def test_best_constants_are_refused_in_one_sentence() -> None:
+def test_a_constant_that_is_too_small_is_refused_in_one_sentence() -> None:
     data = made(load_layer("examples/conv.yaml"), 64, simple=False)
+    (constant,) = data["constants"]
+    data["constants"] = [{**constant, "square": str(Fraction(constant["square"]) * Fraction(999, 1000))}]
     with pytest.raises(
         InputError,
-        match=r"bound\.json: C\(14,3\)² <= 2\.91\d+ is below min\(14, 3\) = 3, .*--constants simple",
+        match=r"bound\.json: no proof of C\(14,3\)² <= 2\.91\d+ was found, .*--constants simple",
     ):
         prove(data, "bound.json")
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (14, 2), (2, 7), (3, 3), (9, 3), (4, 4), (4, 50), (200, 4), (3, 300), (5, 9)]
+)
+def test_constants_of_certificates_have_a_proof(shape: tuple[int, int]) -> None:
+    """Integers decide: z > 0 and A·z <= c·z for each form, in directions from (1, 0) to (0, 1)."""
+    outputs, taps = shape
+    few, many = sorted(shape)
+    square, _ = least_constant(outputs, taps)
+    steps = constant_proof(outputs, taps, square)
+    assert steps is not None
+    assert (steps == []) == (square == few)
+    points = [point for point, _, _ in steps]
+    if few in (3, 4):
+        assert points[0][1] == 0
+        assert all(p[1] * q[0] < p[0] * q[1] for p, q in itertools.pairwise(points))
+    for (point, own, mixed), other in itertools.zip_longest(steps, points[1:]):
+        forms = [(own, point, point)] + ([(mixed, point, other)] if other else [])
+        for padded, p, q in forms:
+            whole, *lags = coefficients(few != 3, p, q)
+            for x in range(3, many + 3):
+                sums = sum(lag * (padded[x - k] + padded[x + k]) for k, lag in enumerate(lags, start=1))
+                assert padded[x] > 0
+                assert sums <= (square - 1) * whole * padded[x]
+    assert constant_proof(outputs, taps, square * Fraction(9, 10)) is None
 
 
 def test_simple_constants_are_the_least_that_need_no_certificate() -> None:

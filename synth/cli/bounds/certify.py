@@ -26,8 +26,7 @@ def register(subparsers: Any) -> None:
     command.add_argument(
         "--proved",
         action="store_true",
-        help="check it again with the checker that is proved in Coq, which must be installed; the "
-        "certificate has simple constants",
+        help="check it again with the checker that is proved in Coq, which must be installed",
     )
     command.set_defaults(run=run)
 

@@ -42,7 +42,7 @@ def register(subparsers: Any) -> None:
         "--constants",
         choices=("best", "simple"),
         help="with --certify: the least constants of residue classes that can be certified (default), or "
-        "those for which `synth certify --proved` knows a proof",
+        "their simple bounds √min(N, R), which are larger and need no proof",
     )
     form.add_argument(
         "--explain",
