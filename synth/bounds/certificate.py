@@ -27,7 +27,8 @@ def certificate(
 
     `limit_words`: memory per process, None for unlimited. `most_work`: the most multiply-adds of one
     process, padding excluded. `simple`: the constants are √min(N, R), and not the least that can be
-    certified. `certificate_check.check` explains the values, and checks each of them. Raises `InputError` if the layer is too large to count.
+    certified. `certificate_check.check` explains the values, and checks each of them. Raises `InputError`
+    if the layer is too large to count.
     """
     problem = layer.to_json()
     words, work, dims, flat = facts(problem)
