@@ -97,7 +97,7 @@ def _beside(names: Mapping[tuple[str, str, str], Outcome]) -> str:
     for verdict in (*VERDICTS, "not run"):
         if found[verdict]:
             lines.append(f"| {verdict} | {len(found[verdict])} | {', '.join(found[verdict])} |")
-    lines += ["", "Not run: they take no tensor, or give none of a fixed shape that torch computes here.", ""]
+    lines += ["", "Not run: they are no cases, see above.", ""]
     return "\n".join(lines)
 
 

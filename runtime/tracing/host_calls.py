@@ -67,7 +67,12 @@ def _mixed(like: torch.Tensor) -> torch.Tensor:
     return (1 / (2.0 + count) if floats else count % 2).reshape(like.shape)
 
 
-FILLERS: tuple[Filler, ...] = (_zeros, _ones, _mixed)
+def _large(like: torch.Tensor) -> torch.Tensor:
+    """Numbers of which none is an index, so that counts of values are long."""
+    return (1000.0 + torch.arange(like.numel())).reshape(like.shape)
+
+
+FILLERS: tuple[Filler, ...] = (_zeros, _ones, _mixed, _large)
 # those that look at values, or pick words by a mask of which the shape is known
 ON_HOST: set[Any] = {torch.cov, torch.corrcoef, torch.combinations}
 ON_HOST |= {torch.Tensor.cov, torch.Tensor.corrcoef}

@@ -39,6 +39,7 @@ def test_shapes_are_those_of_torch(function: Any, args: Any, shape: tuple[int, .
         (torch.nonzero, (empty(4),)),
         (torch.unique, (empty(4),)),
         (torch.bincount, (empty(5, dtype=torch.int64),)),
+        (torch.bincount, (empty(5, dtype=torch.int64), None, 4)),
         (torch.repeat_interleave, (empty(5, dtype=torch.int64),)),
         (torch.Tensor.item, (empty(),)),
         (torch.equal, (empty(3), empty(3))),
