@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 from seeded_problems import random_layer
 
-from synth.base.errors import CheckError, InputError, SynthError, UsageError
+import synth
+from synth.analysis.certificate import plan_certificate
+from synth.base.errors import CheckError, InfeasibleError, InputError, SynthError, UsageError
 from synth.bounds import proved_check
 from synth.bounds.assumptions import claim
 from synth.bounds.certificate import certificate, least_constant
@@ -28,6 +30,7 @@ from synth.bounds.constant_proof import coefficients, constant_proof
 from synth.bounds.proved_check import prove, verdicts
 from synth.cli.main import main
 from synth.layer.layer import Layer, load_layer
+from synth.search.strategies import STRATEGIES
 
 LAYERS = [
     path
@@ -185,6 +188,29 @@ def test_changed_certificates_are_refused_when_they_are_false() -> None:
     assert kept
     assert not any(verdicts(false))
     assert all(verdicts(kept))
+
+
+@needs_coq
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_named_strategies_receive_the_proved_bound_or_more() -> None:
+    """The largest integer that the proved checker accepts, at the work of a strategy, is below its words."""
+    claims, tops, ratios = [], [], []
+    for layer in (Layer.matmul(96, 64, 80), load_layer("examples/conv.yaml")):
+        for strategy in STRATEGIES:
+            try:
+                plan = synth.plan(layer, 8, strategy=strategy.name)
+            except InfeasibleError:
+                continue
+            data = plan_certificate(plan)
+            top = math.floor(Fraction(data["words"]))
+            claims += [edited(data, words=str(top + more)) for more in (0, 1)]
+            tops += [True, False]
+            assert plan.words["total"] >= top, strategy.name
+            ratios.append((strategy.name, plan.words["total"] / max(1, top)))
+    assert {"2D", "2.5D", "3D"} <= {name for name, _ in ratios}
+    assert min(ratio for _, ratio in ratios) < 1.5  # the bound is not far below the best of them
+    assert verdicts(claims) == tops
 
 
 @needs_coq
