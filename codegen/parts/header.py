@@ -13,8 +13,8 @@ from synth.codegen.quoting import in_docstring
 from synth.layer.axes import DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, Pass, reads, role_name
+from synth.planning.decisions import phrases
 from synth.planning.plan import Plan
-from synth.planning.summary import divided
 from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.volume import received
 
@@ -42,14 +42,13 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
     run = [f"torchrun --nproc-per-node={plan.used_procs} {program} --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
-    about = [*([_transposed(plan)] if plan.layer.transposed else []), *divided(plan)]
     use = [f"call layer() on all {plan.procs} ranks after init_process_group"]
     return [
         ("Use", use) if module else ("Run", run),
-        *([("Layer", about)] if about else []),
+        *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
         *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
-        ("Form", [*_forms(plan), *_turned(plan)]),
+        ("Form", [*_forms(plan), *phrases(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
         ("Memory", [_memory(plan, module)]),
@@ -109,12 +108,6 @@ def _forms(plan: Plan) -> list[str]:
     overlap = f"; reduce overlaps {plan.passes[2]}" if plan.overlap else ""
     forms = [(program.pass_plan.pass_, _form(program)) for program in programs]
     return [f"{pass_}: {form}{overlap if pass_ == plan.passes[1] else ''}" for pass_, form in forms]
-
-
-def _turned(plan: Plan) -> list[str]:
-    """Along which axes blocks are cut by input rows, and what that makes of the halo."""
-    axes = ", ".join(plan.turned)
-    return [f"blocks along {axes} are cut by input rows: the halo is of Out"] if axes else []
 
 
 def _form(program: PassProgram) -> str:

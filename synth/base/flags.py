@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 
+def flag_of(name: str) -> str:
+    """The flag of a field of `PlanRequest`."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
 def flag_words(name: str, value: object) -> list[str]:
     """The words that give a field of `PlanRequest` a value on the command line."""
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    flag = flag_of(name)
     match value:
         case True:
             return [flag]

@@ -8,17 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import InputError, UsageError
 from synth.base.file_kinds import refuse_other_file
-from synth.base.flags import flag_words
+from synth.base.flags import flag_of, flag_words
 from synth.base.units import whole
 from synth.base.user_files import read_text
 from synth.cli.output import detail, note
-from synth.layer.passes import TASKS
-from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
+from synth.planning.decisions import Option
+from synth.planning.request import OPTIONS, PlanRequest, default_of
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -38,114 +39,23 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
         )
         add("--plan", metavar="FILE", help="take this plan instead of deriving one")
     add("--procs", type=whole, metavar="P", required=file_only, help="processes")
-    add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    add(
-        "--objective",
-        choices=OBJECTIVES,
-        help="the fewest words received (the default), the least time on --machine, or the least cost "
-        "by Eq. 10 of the paper (Li et al., SPAA'21)",
-    )
-    add("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
-    add(
-        "--stationary",
-        choices=STATIONARY,
-        help="the tensor that stays in memory for the whole loop (default: whichever moves the fewest words)",
-    )
-    add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
-    add(
-        "--gradients",
-        type=parse_names,
-        metavar="in,ker",
-        help="of a training step: ker for a network's first layer, in for frozen weights (default: both)",
-    )
-    add(
-        "--strategy",
-        metavar="NAME",
-        help="the best plan of a layer within a named strategy, e.g. data or 2.5D",
-    )
-    _add_decisions(command)
-    command.set_defaults(**{field.name: field.default for field in fields(PlanRequest)[2:]})
+    add_options(command, OPTIONS)
 
 
-def _add_decisions(command: argparse.ArgumentParser) -> None:
-    """Adds the arguments that fix what the search would choose."""
-    add = command.add_argument
-    add("--grid", type=parse_grid, metavar="b=4,k=2", help="processes along some axes (default: searched)")
-    add_balance(command)
-    add(
-        "--rows",
-        type=parse_rows,
-        metavar="h=in,w=out",
-        help="whether blocks are cut by input or by output rows (default: whichever moves the fewest words)",
-    )
-    add(
-        "--classes",
-        type=parse_classes,
-        metavar="h=4,w=1",
-        help="residue classes of a dilated layer along an axis, a divisor of the dilation (default: "
-        "whichever moves the fewest words)",
-    )
-    add(
-        "--order",
-        type=parse_names,
-        metavar="b,h,k,c",
-        help="grid axes in the order in which ranks are counted, the last one fastest",
-    )
-    add("--exact-procs", action="store_true", help="leave no process idle")
-    add(
-        "--panels",
-        type=int,
-        metavar="N",
-        help="panels of the streaming loop (default: as many as overlap and memory need)",
-    )
+def add_options(command: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Adds the flags of options of `PlanRequest`, with their defaults."""
+    for each in options:
+        words: dict[str, Any] = {"dest": each.name, "default": default_of(each), "help": each.about}
+        if each.switch:
+            words["action"] = "store_true"
+        else:
+            words |= {"metavar": each.example, "type": each.typed, "choices": each.choices}
+        command.add_argument(flag_of(each.name), **words)
 
 
 def add_balance(command: argparse.ArgumentParser) -> None:
     """Adds `--balance` with its default."""
-    default = PlanRequest.balance
-    command.add_argument(
-        "--balance",
-        type=float,
-        default=default,
-        metavar="F",
-        help="extra multiply-adds that the busiest process may do so that fewer words move, as a fraction "
-        f"(default {default:.2f})",
-    )
-
-
-def parse_names(text: str) -> list[str]:
-    """`b, h,k` -> ["b", "h", "k"]."""
-    return [name.strip() for name in text.split(",")]
-
-
-def parse_grid(text: str) -> dict[str, int]:
-    """`b=4,k=2` -> {"b": 4, "k": 2}. Raises `UsageError`."""
-    return _counts(text, "--grid", "b=4,k=2")
-
-
-def _counts(text: str, flag: str, example: str) -> dict[str, int]:
-    """Axis -> count, as a flag has them."""
-    parts: dict[str, int] = {}
-    for item in text.split(",") if text else []:
-        axis, _, count = item.strip().partition("=")
-        if not count.isdecimal() or len(count) > 18 or axis in parts:
-            raise UsageError(f"{flag} {text!r} is not like {example}; name each axis once, with a count")
-        parts[axis] = int(count)
-    return parts
-
-
-def parse_classes(text: str) -> dict[str, int]:
-    """`h=4,w=1` -> {"h": 4, "w": 1}. Raises `UsageError`."""
-    return _counts(text, "--classes", "h=4,w=1")
-
-
-def parse_rows(text: str) -> dict[str, str]:
-    """`h=in,w=out` -> {"h": "in", "w": "out"}. Raises `UsageError`."""
-    pairs = [item.strip().partition("=") for item in text.split(",")] if text else []
-    rows = {axis: side for axis, _, side in pairs}
-    if len(rows) < len(pairs):
-        raise UsageError(f"--rows {text!r} names an axis twice; write it like h=in,w=out")
-    return rows
+    add_options(command, [each for each in OPTIONS if each.name == "balance"])
 
 
 def plan_path(args: argparse.Namespace) -> str | None:
@@ -164,7 +74,8 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     if args.procs is None:
         refuse_other_file(text_or_nothing(args.layer), args.layer, "layer")
         raise UsageError(f"synth {args.command} {args.layer} needs --procs P")
-    return PlanRequest(**{field.name: getattr(args, field.name) for field in fields(PlanRequest)})
+    names = [field.name for field in fields(PlanRequest) if hasattr(args, field.name)]
+    return PlanRequest(**{name: getattr(args, name) for name in names})
 
 
 def _require_alone(named: str, args: argparse.Namespace) -> None:

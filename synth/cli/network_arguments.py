@@ -7,18 +7,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from synth.base.doors import option
 from synth.base.errors import UsageError
-from synth.base.flags import flag_words
+from synth.cli.arguments import request_of
 from synth.cli.output import detail, wants_progress
-from synth.network.layer_or_network import ONE_LAYER
-from synth.planning.request import PlanRequest
+from synth.network.layer_or_network import network_request
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
 
-# arguments of `plan` that have no meaning for a network -> their defaults
+# arguments of `plan` beside those of `PlanRequest` that have no meaning for a network -> their defaults
 FOR_ONE_LAYER: dict[str, Any] = {
-    **{name: getattr(PlanRequest, name) for name in ONE_LAYER},
     "relax": False,
     "certify": False,
     "constants": None,
@@ -30,35 +29,19 @@ FOR_ONE_LAYER: dict[str, Any] = {
 def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
     """The network plan that the arguments ask for; progress goes to stderr when that is a terminal."""
     from synth.network.file import load_network
-    from synth.network.layer_or_network import network_request
     from synth.network.planner.planner import plan_network
 
-    _refuse(args)
-    request = network_request(
-        args.procs,
-        args.memory,
-        objective=args.objective,
-        balance=args.balance,
-        exact_procs=getattr(args, "exact_procs", PlanRequest.exact_procs),
-        pass_=args.pass_,
-        machine=args.machine,
-        gradients=getattr(args, "gradients", PlanRequest.gradients),
-        whole_weights=getattr(args, "whole_weights", False),
-        dash="--",
-    )
+    for name, default in FOR_ONE_LAYER.items():
+        value = getattr(args, name, default)
+        if value not in (default, None):
+            raise UsageError(
+                f"{option(name, value)} is for one layer, not for the network {args.layer}; leave it out"
+            )
+    request = network_request(request_of(args), getattr(args, "whole_weights", False))
     report_progress = _report_progress if wants_progress(args) else None
     plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
     detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")
     return plan
-
-
-def _refuse(args: argparse.Namespace) -> None:
-    """Raises `UsageError` for arguments that are about one layer."""
-    for name, default in FOR_ONE_LAYER.items():
-        value = getattr(args, name, default)
-        if value not in (default, None):
-            flag = " ".join(flag_words(name, value))
-            raise UsageError(f"{flag} is for one layer, not for the network {args.layer}; leave it out")
 
 
 def _report_progress(text: str) -> None:

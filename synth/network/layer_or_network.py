@@ -6,13 +6,14 @@ This module imports little, so that a layer is planned without the planner of ne
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, cast, overload
 
+from synth.base.doors import option
 from synth.base.errors import InputError, UsageError
 from synth.base.user_files import read_text
 from synth.base.yaml_positions import shown
-from synth.planning.request import Options, PlanRequest
+from synth.planning.request import ALONE, PlanRequest, asks
 
 if TYPE_CHECKING:
     from synth.layer.layer import Layer
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from synth.network.request import NetworkRequest
     from synth.planning.plan import Plan
 
-# fields of a request that have no meaning for a network
-ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "classes", "stationary")
+P = ParamSpec("P")
 
 
 def is_network_file(path: str | os.PathLike[str]) -> bool:
@@ -34,154 +34,93 @@ def is_network_file(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-@overload
-def plan(layer: Layer, procs: int, memory: int | str | None = None, **options: Unpack[Options]) -> Plan: ...
+class Planner(Protocol[P]):
+    """`synth.plan`: its arguments after the first are those of `PlanRequest`."""
+
+    @overload
+    def __call__(self, layer: Layer, /, *args: P.args, **options: P.kwargs) -> Plan: ...
+
+    @overload
+    def __call__(self, layer: Network, /, *args: P.args, **options: P.kwargs) -> NetworkPlan: ...
+
+    @overload
+    def __call__(
+        self, layer: str | os.PathLike[str], /, *args: P.args, **options: P.kwargs
+    ) -> Plan | Any: ...
 
 
-@overload
-def plan(
-    layer: Network, procs: int, memory: int | str | None = None, **options: Unpack[Options]
-) -> NetworkPlan: ...
+def _planner(
+    _: Callable[Concatenate[Any, P], PlanRequest],
+) -> Callable[[Callable[..., Plan | NetworkPlan]], Planner[P]]:
+    """The type of a function that takes a layer or a network, and the other arguments of `PlanRequest`."""
+    return cast("Callable[[Callable[..., Plan | NetworkPlan]], Planner[P]]", asks(PlanRequest))
 
 
-@overload
-def plan(
-    layer: str | os.PathLike[str], procs: int, memory: int | str | None = None, **options: Unpack[Options]
-) -> Plan | Any: ...
-
-
-def plan(
-    layer: Layer | Network | str | os.PathLike[str],
-    procs: int,
-    memory: int | str | None = PlanRequest.memory,
-    *,
-    objective: str = PlanRequest.objective,
-    stationary: str = PlanRequest.stationary,
-    grid: Mapping[str, int] | None = PlanRequest.grid,
-    balance: float = PlanRequest.balance,
-    exact_procs: bool = PlanRequest.exact_procs,
-    pass_: str = PlanRequest.pass_,
-    machine: str | os.PathLike[str] | None = PlanRequest.machine,
-    strategy: str | None = PlanRequest.strategy,
-    order: Sequence[str] | None = PlanRequest.order,
-    panels: int | None = PlanRequest.panels,
-    gradients: Sequence[str] = PlanRequest.gradients,
-    rows: Mapping[str, str] | None = PlanRequest.rows,
-    classes: Mapping[str, int] | None = PlanRequest.classes,
-) -> Plan | NetworkPlan:
+@_planner(PlanRequest)
+def plan(layer: Any, *args: Any, **options: Any) -> Plan | NetworkPlan:
     """The plan of a layer or of a network with the fewest words of its family (Li et al., SPAA'21).
-
-    layer: a `Layer`, a `Network`, or the path of a layer file or network file (YAML).
-    procs: processes, from 1 to 2^30, of a network to 2^20. The plan may leave a few idle.
-    memory: bytes per process, as a number or text like "16GiB"; None for the machine's, or any amount.
-    objective: "words" (the most that any process receives), "time" (seconds on `machine`) or, for a layer,
-        "paper" (Eq. 10 of SPAA'21 on exactly `procs` processes).
-    balance: extra work that the most loaded process may do, as a fraction of the least.
-    exact_procs: whether every process must work.
-    pass_: "forward", "training" or, for a layer, "backward-data" or "backward-filter".
-    machine: a machine file, or the name of a shipped machine.
-    gradients: those that a training step computes: "in", "ker" or both.
-
-    The others are for a layer alone:
-    stationary: the tensor that stays in memory: "out", "in", "ker", or "auto".
-    grid: fixed parts of the grid, e.g. {"b": 4, "k": 2}.
-    strategy: a named strategy within which the plan must stay, in upper or lower case, e.g. "2.5D".
-    order: the axes as they run over the ranks, the last one fastest; None for row-major.
-    panels: panels of the streaming loop; None for as many as overlap and memory ask for.
-    rows: spatial axis -> whether blocks are cut by "in"put or by "out"put rows, e.g. {"h": "in"}.
-    classes: spatial axis -> residue classes of a dilated layer, a divisor of the dilation, 1 for none, e.g.
-        {"h": 4}; None for whichever moves the fewest words.
 
     Raises `UsageError` for arguments out of range or against each other, `InputError` for a wrong file, and
     `InfeasibleError` when nothing fits; the message then says what would.
     """
     from synth.layer.layer import Layer
 
-    request = {
-        "objective": objective,
-        "balance": balance,
-        "exact_procs": exact_procs,
-        "pass_": pass_,
-        "machine": machine,
-        "gradients": gradients,
-    }
-    alone = dict(zip(ONE_LAYER, (grid, order, strategy, panels, rows, classes, stationary), strict=True))
     if isinstance(layer, str | os.PathLike) and is_network_file(layer):
         from synth.network.file import load_network
 
-        return _planned(load_network(layer), procs, memory, request, alone)
+        return _planned(load_network(layer), PlanRequest(layer, *args, **options))
     if isinstance(layer, Layer | str | os.PathLike):
         from synth.planning.derive import derive
 
-        return derive(PlanRequest(layer, procs, memory, **request, **alone))  # type: ignore[arg-type]
+        return derive(PlanRequest(layer, *args, **options))
     from synth.network.graph import Network
 
     if not isinstance(layer, Network):
         raise UsageError(
             f"layer is {layer!r}; give a Layer, a Network, or the path of a layer file or network file"
         )
-    return _planned(layer, procs, memory, request, alone)
+    return _planned(layer, PlanRequest(layer.name, *args, **options))
 
 
-def _planned(
-    network: Network,
-    procs: int,
-    memory: int | str | None,
-    request: Mapping[str, Any],
-    alone: Mapping[str, Any],
-) -> NetworkPlan:
+def _planned(network: Network, request: PlanRequest) -> NetworkPlan:
     from synth.network.planner.planner import plan_network
 
-    for name, value in alone.items():
-        if value not in (getattr(PlanRequest, name), None):
-            raise UsageError(
-                f"{name}={value!r} is for one layer, not for the network {network.name}; leave it out"
-            )
-    return plan_network(network, network_request(procs, memory, **request))
+    return plan_network(network, network_request(request))
 
 
-def network_request(
-    procs: int,
-    memory: int | str | None = None,
-    *,
-    objective: str = "words",
-    balance: float = PlanRequest.balance,
-    exact_procs: bool = False,
-    pass_: str = "forward",
-    machine: str | os.PathLike[str] | None = None,
-    gradients: Sequence[str] = PlanRequest.gradients,
-    whole_weights: bool = False,
-    dash: str = "",
-) -> NetworkRequest:
-    """The request of a network plan. A forward pass has resident weights. Raises `UsageError`.
+def network_request(request: PlanRequest, whole_weights: bool = False) -> NetworkRequest:
+    """What a request asks of the plan of a network. A forward pass has resident weights.
 
-    whole_weights: see `NetworkRequest`. dash: stands before the names of arguments in messages.
+    whole_weights: see `NetworkRequest`. Raises `UsageError` for what is of one layer only.
     """
     from synth.machine.file import load_machine
     from synth.network.request import NetworkRequest, limit_of
 
-    if objective == "paper":
+    alone = request.given(*ALONE)
+    if alone is not None:
+        given = option(alone.name, getattr(request, alone.name))
+        raise UsageError(f"{given} is for one layer, not for the network {request.layer}; leave it out")
+    if request.objective == "paper":
         raise UsageError("objective paper is for one layer; for a network use words or time")
-    if pass_ not in ("forward", "training"):
-        raise UsageError(f"{dash}pass {pass_} is for one layer; for a network use forward or training")
-    if set(gradients) != set(PlanRequest.gradients) and (set(gradients), pass_) != ({"ker"}, "training"):
+    if request.pass_ not in ("forward", "training"):
+        given = option("pass_", request.pass_)
+        raise UsageError(f"{given} is for one layer; for a network use forward or training")
+    if request.gradients not in (PlanRequest.gradients, ("ker",)):
         raise UsageError(
-            f"{dash}gradients {','.join(gradients)} says nothing about a network; with {dash}pass training, "
-            "ker leaves out the gradient of its input"
+            f"{option('gradients', request.gradients)} says nothing about a network; with "
+            f"{option('pass_', 'training')}, ker leaves out the gradient of its input"
         )
-    if isinstance(procs, bool) or not isinstance(procs, int):
-        raise UsageError(f"procs is {procs!r}; it must be a whole number")
-    where = None if machine is None else load_machine(machine)
+    where = None if request.machine is None else load_machine(request.machine)
     return NetworkRequest(
-        procs,
-        objective,
-        training=pass_ == "training",
-        resident_weights=pass_ == "forward",
-        limit_bytes=limit_of(memory, where),
+        request.procs,
+        request.objective,
+        training=request.pass_ == "training",
+        resident_weights=request.pass_ == "forward",
+        limit_bytes=limit_of(request.memory, where),
         machine=where,
-        balance=balance,
-        exact_procs=exact_procs,
-        input_gradient="in" in gradients,
+        balance=request.balance,
+        exact_procs=request.exact_procs,
+        input_gradient="in" in request.gradients,
         whole_weights=whole_weights,
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Unpack, cast
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from synth.base.doors import option
 from synth.base.errors import UsageError
@@ -18,26 +18,25 @@ from synth.layer.residue_classes import Classes
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Machine
 from synth.planning.algorithm import algorithm_name
-from synth.planning.plan import Plan, Timed
-from synth.planning.request import Options, PlanRequest
+from synth.planning.plan import Plan
+from synth.planning.request import PlanRequest, asks
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.class_search import search_classes
 from synth.search.request import STATIONARY, Request
 
+if TYPE_CHECKING:
+    from synth.search.fastest import Fastest
 
-def plan(
-    layer: Layer | str | os.PathLike[str],
-    procs: int,
-    memory: int | str | None = PlanRequest.memory,
-    **options: Unpack[Options],
-) -> Plan:
+
+@asks(PlanRequest)
+def plan(*args: Any, **options: Any) -> Plan:
     """The plan of a layer with the fewest words of its family; `PlanRequest` describes the arguments.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
     when nothing fits; the message then says what would.
     """
-    return derive(PlanRequest(layer, procs, memory, **options))
+    return derive(PlanRequest(*args, **options))
 
 
 def derive(request: PlanRequest, ghosts: bool = True) -> Plan:
@@ -49,19 +48,20 @@ def derive(request: PlanRequest, ghosts: bool = True) -> Plan:
 
         layer         `Layer`, read and checked
         nest          `Nest`, the loop nest of the layer
-        optimum       `Decision`, the best grid and pass plans
+        optimum       `Plan` with the best grid and pass plans, its ranks in row-major order
         grid          `PerAxis`, the processes along each axis
         distribution  `Distribution`, who works on what and owns what
         schedule      the pass plans, one `PassPlan` per pass; `schedule.pass_program` is the tree of each
         plan          `Plan`, all decisions
     """
     layer = read_layer(request)
+    if request.as_ is not None:
+        from synth.planning.typed_plan import typed_plan  # imports msgspec, which a search does not need
+
+        return typed_plan(request, layer, nest_task(request, layer), ghosts)
     optimum = find_optimum(request, layer, ghosts)
-    nest = layer.nest.by_classes(optimum.classes)
-    grid = optimum.grid
-    distribution = distribute(nest.turn(optimum.turned), grid, request.order)
-    pass_plans = optimum.pass_plans
-    return replace(make_plan(request, layer, optimum, distribution, pass_plans), ghosts=ghosts)
+    distribution = distribute(optimum.distribution.nest, optimum.grid, request.order)
+    return named(request, replace(optimum, order=distribution.order), distribution)
 
 
 # -- the stages ---------------------------------------------------------------------------------------
@@ -74,43 +74,17 @@ def read_layer(request: PlanRequest) -> Layer:
     return layer
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The grid and the plan of every pass that minimise the objective.
+def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Plan:
+    """The optimum over all grids, stationary tensors and tilings that the request allows.
 
-    limit_bytes: the memory limit that they were found within: of the request, else of the machine if its
-    memory was too small for the optimum without a limit.
+    Its limit of memory is that of the request, else of the machine if its memory is too small for the
+    optimum without a limit.
     """
-
-    grid: PerAxis
-    pass_plans: tuple[PassPlan, ...]
-    least_work: int
-    limit_bytes: int | None
-    timed: Timed | None = None
-    pinned: tuple[Axis, ...] = ()  # axes whose counts the request fixes
-    turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
-    classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
-    proven_words: int | None = None  # see `Plan`
-
-
-def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Decision:
-    """The optimum over all grids, stationary tensors and tilings that the request allows."""
     machine = None if request.machine is None else load_machine(request.machine)
     optimum = _optimum_within(request, layer, machine, request.limit_bytes, ghosts)
     if request.limit_bytes is not None or machine is None or machine.limit_bytes is None:
         return optimum
-    first, *later = optimum.pass_plans
-    plan = Plan(
-        layer,
-        request.procs,
-        optimum.grid,
-        first,
-        later=tuple(later),
-        turned=optimum.turned,
-        classes=optimum.classes,
-        ghosts=ghosts,
-    )
-    if plan.used_bytes <= machine.limit_bytes:
+    if optimum.used_bytes <= machine.limit_bytes:
         return optimum
     return _optimum_within(request, layer, machine, machine.limit_bytes, ghosts)
 
@@ -128,43 +102,19 @@ def distribute(nest: Nest, grid: PerAxis, order: Sequence[str] | None) -> Distri
     return Distribution(nest, grid, placement(grid, order))
 
 
-def make_plan(
-    request: PlanRequest,
-    layer: Layer,
-    optimum: Decision,
-    distribution: Distribution,
-    pass_plans: tuple[PassPlan, ...],
-) -> Plan:
-    """The plan: every decision, and the name of the algorithm that they amount to."""
-    first, *later = pass_plans
-    free = _is_unrestricted(request, optimum)
-    return Plan(
-        layer,
-        request.procs,
-        optimum.grid,
-        first,
-        limit_bytes=optimum.limit_bytes,
-        balance=request.balance,
-        exact_procs=request.exact_procs,
-        least_work=optimum.least_work,
-        pinned=optimum.pinned,
-        later=tuple(later),
-        order=distribution.order,
-        timed=optimum.timed,
-        turned=optimum.turned,
-        classes=optimum.classes,
-        proven_words=optimum.proven_words,
-        algorithm=None
-        if free
-        else algorithm_name(layer, request.procs, distribution, pass_plans),  # None: 2D or 3D
-    )
+def named(request: PlanRequest, plan: Plan, distribution: Distribution) -> Plan:
+    """The plan with the name of the algorithm that its decisions amount to."""
+    if _is_unrestricted(request, plan):
+        return plan  # 2D or 3D
+    name = algorithm_name(plan.layer, plan.procs, distribution, plan.pass_plans)
+    return replace(plan, algorithm=name)
 
 
-def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
+def _is_unrestricted(request: PlanRequest, plan: Plan) -> bool:
     """Whether the search was for the fewest words, with any memory and grid: then no grid moves fewer."""
     restricted = bool(request.grid or request.strategy or request.rows) or request.stationary != "auto"
     restricted = restricted or request.panels is not None
-    return request.objective == "words" and optimum.limit_bytes is None and not restricted
+    return request.objective == "words" and plan.limit_bytes is None and not restricted
 
 
 # -- the search ---------------------------------------------------------------------------------------
@@ -172,25 +122,53 @@ def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
 
 def _optimum_within(
     request: PlanRequest, layer: Layer, machine: Machine | None, limit_bytes: int | None, ghosts: bool
-) -> Decision:
+) -> Plan:
     query = replace(search_request(request, layer, limit_bytes), ghosts=ghosts)
+    make = partial(_plan, request, layer, query, limit_bytes)
     if request.objective == "time":
         assert machine is not None  # `PlanRequest` checks it
-        return _fastest(query, machine, limit_bytes)
+        timed = _fastest(query, machine)
+        return make(timed.grid, timed.pass_plans, timed.least_work, timed=(machine, timed))
     found = search_classes(query, asked_classes(request))
-    return Decision(
+    return make(
         found.grid,
         found.tiling.pass_plans,
         found.least_work,
-        limit_bytes,
-        pinned=_pinned(query, found.classes),
         turned=found.turned,
         classes=found.classes,
         proven_words=found.proven_words,
     )
 
 
-def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decision:
+def _plan(
+    request: PlanRequest,
+    layer: Layer,
+    query: Request,
+    limit_bytes: int | None,
+    grid: PerAxis,
+    pass_plans: Sequence[PassPlan],
+    least_work: int,
+    **decided: Any,
+) -> Plan:
+    """The plan of what a search has found; decided: more fields of `Plan`."""
+    first, *later = pass_plans
+    return Plan(
+        layer,
+        request.procs,
+        grid,
+        first,
+        later=tuple(later),
+        limit_bytes=limit_bytes,
+        balance=request.balance,
+        exact_procs=request.exact_procs,
+        least_work=least_work,
+        pinned=_pinned(query, decided.get("classes", ())),
+        ghosts=query.ghosts,
+        **decided,
+    )
+
+
+def _fastest(query: Request, machine: Machine) -> Fastest:
     from synth.search.fastest import fastest
 
     if machine.most_ranks is not None and query.procs > machine.most_ranks:
@@ -198,9 +176,7 @@ def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decis
             f"{machine.name} has {machine.most_ranks} ranks, fewer than {option('procs', query.procs)};"
             " take fewer"
         )
-    found = fastest(query, machine)
-    timed = machine, found
-    return Decision(found.grid, found.pass_plans, found.least_work, limit_bytes, timed, _pinned(query))
+    return fastest(query, machine)
 
 
 def asked_classes(request: PlanRequest) -> Mapping[str, int]:
@@ -243,7 +219,7 @@ def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) 
         fixed=fixed,
         balance=balance,
         exact=request.exact_procs,
-        pass_=_task(request, layer),
+        pass_=nest_task(request, layer),
         transposed=layer.transposed,
         panels=request.panels,
         gradients=request.gradient_tensors,
@@ -263,7 +239,7 @@ def _turns(request: PlanRequest, layer: Layer) -> tuple[tuple[Axis, ...], tuple[
     return may, tuple(axis for axis in SPATIAL if asked.get(axis) == "in")
 
 
-def _task(request: PlanRequest, layer: Layer) -> Task:
+def nest_task(request: PlanRequest, layer: Layer) -> Task:
     """The pass of the nest: forward of a transposed layer is backward-data of its convolution."""
     if layer.transposed and request.pass_ != "training":
         return TURNED[cast(Pass, request.pass_)]

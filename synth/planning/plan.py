@@ -28,6 +28,7 @@ from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
 from synth.layer.residue_classes import Classes
+from synth.planning.decisions import decided
 from synth.planning.plan_json import to_json
 from synth.planning.summary import summary
 from synth.schedule.distribution import Distribution
@@ -290,16 +291,13 @@ class Plan:
 
     def decisions(self) -> dict[str, Any]:
         """The decisions, as JSON data: what `id` hashes. Usual decisions go without saying."""
-        placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
         waits = {"overlap": False} if self._overlaps(None) and not self.overlap else {}
         resident = {"resident": sorted(self.resident)} if self.resident else {}
         return {
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
-            **placed,
-            **({"turned": list(self.turned)} if self.turned else {}),
-            **({"classes": dict(self.classes)} if self.classes else {}),
+            **decided(self),
             **waits,
             **resident,
             "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],

@@ -13,6 +13,7 @@ from synth.layer.layer import Layer
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.planning.comparison import compare
+from synth.planning.decisions import decided
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -106,9 +107,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "pass": plan.pass_,
         "stationary": pass_plan.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
-        "order": list(plan.order),
-        **({"turned": list(plan.turned)} if plan.turned else {}),
-        **({"classes": dict(plan.classes)} if plan.classes else {}),
+        **decided(plan, file=True),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
         "panels": pass_plan.panels,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from synth.base.text_table import wrapped
 from synth.base.units import show_bytes, show_words
+from synth.planning.decisions import phrases
+from synth.planning.one_line import one_line
 
 LARGE, SMALL = 2.0, 0.1  # a ratio that a small bound may cause; a small part of what a process owns
 
@@ -85,20 +87,8 @@ def algorithm(plan: Plan) -> str:
     )
 
 
-def divided(plan: Plan) -> list[str]:
-    """How residue classes of the dilation are planned."""
-    if not plan.classes:
-        return []
-    counts = " x ".join(f"{count} along {axis}" for axis, count in plan.classes)
-    rows = plan.nest.undivided.windows
-    filled = [f"{axis} {rows[axis].out} to {n * plan.nest.windows[axis].out}" for axis, n in plan.classes
-              if n * plan.nest.windows[axis].out > rows[axis].out]  # fmt: skip
-    more = f"; output rows with filler: {', '.join(filled)}" if filled else ""
-    return [f"residue classes of the dilation, {counts}, are samples: axis b counts both{more}"]
-
-
 def heading(plan: Plan) -> list[str]:
-    """Layer, plan, algorithm, processes."""
+    """Layer, unusual decisions, plan, algorithm, processes, and the line that can be typed back."""
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
     stationary = ", ".join(dict.fromkeys(pass_plan.stationary for pass_plan in plan.pass_plans))
@@ -112,7 +102,8 @@ def heading(plan: Plan) -> list[str]:
         f"{plan.layer.name}: {plan.layer}",
         *(turned if plan.layer.transposed else []),
         *folded,
-        *divided(plan),
+        *phrases(plan),
         f"plan {plan.id}: {plan.pass_}, {algorithm(plan)}, {stationary} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
+        f'in one line: --as "{one_line(plan)}"',
     ]

@@ -17,8 +17,9 @@ from synth.bounds.closed_form import Eq4
 from synth.bounds.paper_cost import ORDER, accessed_cost
 from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
 from synth.layer.nest import accesses
+from synth.planning.decisions import phrases
 from synth.planning.plan import Plan
-from synth.planning.summary import divided, ratio_text
+from synth.planning.summary import ratio_text
 from synth.reports.derivation_kkt import kkt_section
 from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
@@ -99,7 +100,7 @@ def _nest(plan: Plan) -> Section:
         "The nest",
         [
             f"{plan.layer}.",
-            *(f"{line}." for line in divided(plan)),
+            *(f"{line}." for line in phrases(plan)),
             f"{lines[2]} += {lines[0]} * {lines[1]}, with {nest}.",
             f"{show_words(nest.work)} multiply-adds, {show_words(nest.real_work)} of them on real input; "
             + ", ".join(f"|{t}| = {show_words(nest.words[t])}" for t in TENSORS)

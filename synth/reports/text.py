@@ -13,11 +13,14 @@ from synth.base.text_table import indented, table, wrapped
 from synth.base.units import show_words
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.layer.passes import role_name
+from synth.planning.decisions import phrases
 from synth.planning.plan import Plan
 from synth.planning.summary import heading
 from synth.reports.text_costs import certificates, costs, strategy_lines, time_lines
 from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows
 from synth.schedule.schedule import Schedule
+
+RANKS = "ranks are row-major, the last axis varies fastest"
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
@@ -63,34 +66,21 @@ def decided(plan: Plan) -> list[str]:
     def row(name: str, values: PerAxis, remark: str) -> list[str]:
         return [name, *(str(getattr(values, axis)) for axis in axes), remark]
 
-    load = plan.load / plan.least_work if plan.least_work else 1.0
     adds = plan.load * plan.nest.taps
     panels = f"{plan.first.panels} panel{'s' * (plan.first.panels > 1)} along {plan.first.stream}"
     if plan.first.steps > plan.first.panels:
         panels += f", {plan.first.steps} steps: {' > '.join(plan.first.loops())}"
     grids = "grids that cut output rows" if plan.turned else "any grid"
+    least = f", {plan.load / plan.least_work:.3f} times the least of {grids}" if plan.least_work else ""
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
     rows = [
         ["", *axes, ""],
-        row("extent N", plan.distribution.nest.extents, f"kernel {kernel}, not split{_input_rows(plan)}"),
-        row("grid P", plan.grid, ranks_run(plan)),
-        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} times the least of {grids}"),
+        row("extent N", plan.distribution.nest.extents, f"kernel {kernel}, not split"),
+        row("grid P", plan.grid, RANKS if plan.order == ROW_MAJOR else ""),
+        row("work W", plan.work, f"{show_words(adds)} multiply-adds{least}"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))
-
-
-def _input_rows(plan: Plan) -> str:
-    """Along which axes the table counts input rows."""
-    return f"; {', '.join(plan.turned)} cut by input rows" if plan.turned else ""
-
-
-def ranks_run(plan: Plan) -> str:
-    """How the grid axes run over the ranks."""
-    if plan.order == ROW_MAJOR:
-        return "ranks are row-major, the last axis varies fastest"
-    split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
-    return f"ranks run by {', '.join(split)}, {split[-1]} fastest"
 
 
 def ownership(plan: Plan) -> list[str]:
@@ -203,8 +193,8 @@ def stage_text(plan: Plan, stage: str) -> str:
         case "optimum":
             return str(plan.closed_form)
         case "grid":
-            run = "" if plan.order == ROW_MAJOR else f"{ranks_run(plan)}, "
-            return f"{plan.grid.shown()}: {plan.used_procs} of {plan.procs} processes, {run}{plan.first}"
+            decided = "".join(f"{each}, " for each in phrases(plan))
+            return f"{plan.grid.shown()}: {plan.used_procs} of {plan.procs} processes, {decided}{plan.first}"
         case "distribution":
             return "\n".join(ownership(plan))
         case "schedule":

@@ -4,11 +4,11 @@ Emitted by `synth emit layers/atrous.yaml --procs 4 --grid b=2,h=2 --rows h=out 
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 conv_classes.py --check
-Layer  residue classes of the dilation, 3 along h x 2 along w, are samples: axis b
-       counts both; output rows with filler: h 13 to 15
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=6 h=5 w=6 c=4 k=6 r=3 s=3
 Form   2D: Out stationary, In and Ker streamed in one panel
+       residue classes of the dilation, 3 along h x 2 along w, are samples: axis b
+       counts both; output rows with filler: h 13 to 15
 Owned  In: b over b, h over h
        Ker: c over x (x: b, h)
        Out: b over b, h over h

@@ -22,8 +22,9 @@ from synth.layer.axes import AXES
 from synth.layer.layer import Layer
 from synth.layer.passes import TASKS
 from synth.network.request import NetworkRequest
+from synth.planning.decisions import STATIONARY
 from synth.planning.plan import Plan
-from synth.planning.request import STATIONARY, PlanRequest
+from synth.planning.request import PlanRequest
 from synth.search.request import Request
 from synth.search.strategies import STRATEGIES
 

@@ -60,7 +60,7 @@ def test_errors_of_a_call_are_public(network: Path) -> None:
         synth.plan(ROOT / "absent.yaml", procs=4)
     with pytest.raises(synth.UsageError, match=r"grid=\{'b': 2\} is for one layer"):
         synth.plan(network, procs=4, grid={"b": 2})
-    with pytest.raises(synth.UsageError, match="pass backward-data is for one layer"):
+    with pytest.raises(synth.UsageError, match="pass_='backward-data' is for one layer"):
         synth.plan(network, procs=4, pass_="backward-data")
 
 

@@ -40,7 +40,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 
         return layer_file_schema()
     if kind == "plan":
-        from synth.planning.plan_schema import plan_file_schema
+        from synth.planning.plan_entry import plan_file_schema
 
         return plan_file_schema()
     if kind == "network-plan":

@@ -13,8 +13,10 @@ from synth.analysis.tradeoff import memory_curve
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
+from synth.planning.decisions import phrases
+from synth.planning.one_line import one_line
 from synth.planning.plan import Plan
-from synth.planning.summary import algorithm, divided, not_proven, ratio_text
+from synth.planning.summary import algorithm, not_proven, ratio_text
 from synth.reports.html.html_data import MOST_STEPS, report_data
 from synth.reports.html.html_page import render
 from synth.reports.html.svg_charts import tradeoff_chart, words_chart
@@ -30,9 +32,9 @@ def html_report(plan: Plan) -> str:
         "report",
         report_data(plan),
         label=f"plan {plan.id}",
-        kicker=f"plan {plan.id} · {plan.pass_}",
+        kicker=f"plan {plan.id} · {plan.pass_} · {one_line(plan)}",
         title=plan.layer.name,
-        subtitle="; ".join([str(plan.layer), *divided(plan)]),
+        subtitle="; ".join([str(plan.layer), *phrases(plan)]),
         tiles=tiles(plan),
         axes=axes_table(plan),
         ownership=[" ".join(line.split()) for line in ownership(plan)],

@@ -15,9 +15,9 @@ from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer, LayerError
 from synth.layer.passes import TASKS, Task, sequences
+from synth.planning.decisions import STATIONARY
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
-from synth.planning.request import STATIONARY
 from synth.schedule.pass_plan import PassPlan
 from synth.search.training_step import pass_templates
 

@@ -1,0 +1,43 @@
+"""A plan that a user gives in one line, instead of a search."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from synth.base.doors import option
+from synth.base.errors import UsageError
+from synth.layer.layer import Layer
+from synth.layer.passes import Task
+from synth.planning.decisions import Reading
+from synth.planning.one_line import read_line
+from synth.planning.plan import Plan
+from synth.planning.plan_consistency import decision_faults
+from synth.planning.plan_entry import ScheduleEntry, converted, parts_of, schedule_of
+from synth.planning.request import PlanRequest
+
+
+def typed_plan(request: PlanRequest, layer: Layer, task: Task, ghosts: bool = True) -> Plan:
+    """The plan that `request.as_` gives in one line. Raises `UsageError` where it is none of the layer.
+
+    task: what the nest of the layer computes. No search is made, so the plan knows no least work.
+    """
+
+    def refuse(sentence: str) -> NoReturn:
+        raise UsageError(f"{option('as_', request.as_)}: {sentence}")
+
+    data = read_line(request.as_ or "", task, refuse)
+    data |= {"procs": request.procs, "pass": request.pass_}
+    entry = converted(data, ScheduleEntry, refuse)
+    plan = Plan(
+        layer,
+        **schedule_of(entry, Reading(layer, parts_of(entry.grid), refuse)),
+        limit_bytes=request.limit_bytes,
+        balance=request.balance,
+        exact_procs=request.exact_procs,
+        ghosts=ghosts,
+    )
+    for fault in decision_faults(plan):
+        refuse(fault)
+    if plan.pass_ == "training" and plan.gradients != tuple(sorted(request.gradient_tensors)):
+        refuse(f"its passes compute other gradients than {option('gradients', request.gradients)}")
+    return plan
