@@ -33,7 +33,7 @@ def constant_proof(outputs: int, taps: int, square: Fraction) -> list[Step] | No
     few, many = sorted((outputs, taps))
     if few <= square:
         return []
-    if few > 4:
+    if few > 4 or square <= 1:
         return None
     if few == 2:
         own = _vector(many, coefficients(True, (0, 1), (0, 1)), square)

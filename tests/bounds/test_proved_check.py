@@ -259,6 +259,7 @@ def test_constants_of_certificates_have_a_proof(shape: tuple[int, int]) -> None:
                 assert padded[x] > 0
                 assert sums <= (square - 1) * whole * padded[x]
     assert constant_proof(outputs, taps, square * Fraction(9, 10)) is None
+    assert constant_proof(outputs, taps, Fraction(1, 2)) is None
 
 
 def test_simple_constants_are_the_least_that_need_no_certificate() -> None:
