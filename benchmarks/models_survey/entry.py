@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-LIBRARIES = ("torchvision", "timm", "diffusers", "monai", "physics")
+WRITTEN_OUT = ("physics", "detection", "recurrent", "generation", "image", "operators")
+LIBRARIES = ("torchvision", "timm", "diffusers", "monai", "transformers", *WRITTEN_OUT)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Method(nn.Module):
 
 def entries_of(library: str) -> list[Entry]:
     """The models of a library. Raises `ImportError` where it is not installed."""
-    if library != "physics":
+    if library not in WRITTEN_OUT:
         import_torchvision()  # which timm and monai import, too
         importlib.import_module(library)
     module = importlib.import_module(f"benchmarks.models_survey.{library}_models")
