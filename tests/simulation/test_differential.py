@@ -81,19 +81,20 @@ def _iterations(problem: Problem) -> int:
 
 def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: a plan whose formula counts one word too few does not pass."""
-    import synth.schedule.volume as words
+    from synth.schedule.ownership import Ownership
+    from synth.schedule.volume import received_by
 
     made = next(
         made
         for made in (random_problem(1, number).planned() for number in range(100))
         if made.words["ker"] > 0
     )
-    right = words._Counter.flat
-    monkeypatch.setattr(words._Counter, "flat", lambda self, tensor: right(self, tensor) - (tensor == "Ker"))
-    words.received_by.cache_clear()
+    right = Ownership.gathered
+    monkeypatch.setattr(Ownership, "gathered", lambda *given: right(*given) - (given[1] == "Ker"))
+    received_by.cache_clear()
     with pytest.raises(CheckError, match="are planned"):
         checked(made)
-    words.received_by.cache_clear()
+    received_by.cache_clear()
 
 
 @pytest.mark.ranks

@@ -20,7 +20,11 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
         yield pools
 
 
-@pytest.mark.parametrize("trained", [True, False], ids=["all layers", "the first weight is fixed"])
+@pytest.mark.parametrize(
+    "trained",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["all layers", "the first weight is fixed"],
+)
 @pytest.mark.parametrize(("procs", "plan"), CUTS, ids=str)
 def test_every_cut_refuses_what_one_process_refuses(
     procs: int, plan: Any, trained: bool, pools: RankPools
