@@ -44,7 +44,7 @@ class Node:
     """One layer. `shape` is that of its output, (N, C, *spatial); `layer` its loop nest, if it has one.
 
     trained: trained words of a node without a loop nest: scale and shift of a normalization, slopes.
-    tied: whether its weights are those of a node before it.
+    tied: whether its parameters are those of nodes before it, which count their words.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`.
@@ -228,7 +228,7 @@ class Network:
         """The nodes whose outputs have gradients: those with a parameter in them or before them."""
         found = set[str]()
         for node in self.nodes.values():
-            own = node.parameters or node.kind == "gathered"  # whose parameters are unknown
+            own = node.parameters or node.tied or node.kind == "gathered"  # whose parameters are unknown
             if own or any(name in found for name in node.inputs):
                 found.add(node.name)
         return frozenset(found)

@@ -153,7 +153,7 @@ class NetworkReader:
                 source = self._detached(source, before, name)
             else:
                 in_shape = flat or in_shape
-        tied = not self._trained(call) and any(p.requires_grad for p in module.parameters())
+        _, tied = self._trained(call)
         node = Node(name, kind, (source,), permuted(after, order), in_shape, layer, bias, tied=tied)
         if tied:
             self.notes[name] = f"with the weights of {call.owner}"
@@ -265,14 +265,14 @@ class NetworkReader:
 
     def _with_parameters(self, call: Call, value: Value) -> Value:
         """An operation with parameters or buffers of the model, which are there where they are needed."""
-        trained = self._trained(call)
-        kind = "prelu" if call.word == "prelu" else "scale" if trained else "relu"
-        return self._add(call, kind, [value.name], value.order, trained)
+        trained, tied = self._trained(call)
+        kind = "prelu" if call.word == "prelu" else "scale" if trained or tied else "relu"
+        return self._add(call, kind, [value.name], value.order, trained, tied)
 
     def _same_layout(self, call: Call, kind: str, order: Shape) -> Value:
         """A normalization or PReLU: computed in the layout of its input."""
         source = self._ordered(self.values[call.inputs[0]], order, self.names.of(call))
-        value = self._add(call, kind, [source], order, self._trained(call))
+        value = self._add(call, kind, [source], order, *self._trained(call))
         if kind == "groupnorm":
             groups = int(getattr(self.operators.operator(call).module, "num_groups", 0))
             self.nodes[value.name] = replace(self.nodes[value.name], groups=groups)
@@ -283,18 +283,29 @@ class NetworkReader:
         name, out = self.names.of(call), call.out or (1,)
         sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
         before = self._shape_of(sources[0])
-        divided, trained = division(call, self.operators.operator(call).kind), self._trained(call)
-        self.nodes[name] = Node(name, "gathered", sources, out, before, trained=trained, divided=divided)
+        divided = division(call, self.operators.operator(call).kind)
+        trained, tied = self._trained(call)
+        self.nodes[name] = Node(
+            name, "gathered", sources, out, before, trained=trained, tied=tied, divided=divided
+        )
         what = type(call.module).__name__ if call.module is not None else call.word
         self.notes[name] = what
         return Value(name, straight(out))
 
     # -- nodes ----------------------------------------------------------------------------------------
 
-    def _add(self, call: Call, kind: str, sources: Sequence[str], order: Shape, trained: int = 0) -> Value:
+    def _add(
+        self,
+        call: Call,
+        kind: str,
+        sources: Sequence[str],
+        order: Shape,
+        trained: int = 0,
+        tied: bool = False,
+    ) -> Value:
         """A node with the layout and shape of its first source."""
         name, shape = self.names.of(call), self._shape_of(sources[0])
-        self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained)
+        self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained, tied=tied)
         what = type(call.module).__name__.lower() if call.module is not None else call.word
         if kind in ("relu", "scale", "add", "mul") and what != kind:
             self.notes[name] = what
@@ -323,8 +334,8 @@ class NetworkReader:
     def _shape_of(self, name: str) -> Shape:
         return self.input if name == "input" else self.nodes[name].shape
 
-    def _trained(self, call: Call) -> int:
-        """Trained words of a call that no call before it has."""
+    def _trained(self, call: Call) -> tuple[int, bool]:
+        """Trained words of a call that no call before it has, and whether others have all that it trains."""
         from synth.runtime.tracing.expressions import leaves
 
         used = {name for each in call.parameters for name in leaves(each)}
@@ -332,9 +343,11 @@ class NetworkReader:
             target = str(call.node.target)
             names = (f"{target}.{name}" if target else name for name, _ in call.module.named_parameters())
             used |= {self.first_names[name] for name in names}
-        fresh = (used & self.parameters) - self.counted
+        trained = used & self.parameters
+        fresh = trained - self.counted
         self.counted |= used
-        return sum(self.operators.tensors[name].numel() for name in fresh)
+        words = sum(self.operators.tensors[name].numel() for name in fresh)
+        return words, bool(trained) and not words
 
 
 def _renamed(layer: Layer, name: str) -> Layer:

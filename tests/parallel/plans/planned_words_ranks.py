@@ -78,6 +78,20 @@ class Residual(nn.Module):
         return logits
 
 
+class Twins(nn.Module):
+    """Two branches of the same modules, which begin at the input: no branch has parameters of its own."""
+
+    def __init__(self, normed: bool) -> None:
+        super().__init__()
+        first = nn.BatchNorm2d(3) if normed else nn.Conv2d(3, 3, 3, padding=1)
+        self.features = nn.Sequential(first, nn.ReLU(), nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8))
+        self.last = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z: torch.Tensor = self.last(self.features(x) * self.features(x * x + 0.5))
+        return z
+
+
 class Gates(nn.Module):
     """Reductions of positions: gates, means of rows, a mean of tokens, a sum, and a pooling to one row."""
 
@@ -138,6 +152,8 @@ MODELS: dict[str, Any] = {
     "batch norms": lambda: UNet("batch"),
     "checkpoint": lambda: UNet(checkpoints=True),
     "residual": Residual,
+    "twins": lambda: Twins(normed=False),
+    "twins of norms": lambda: Twins(normed=True),
     "heads": lambda: nn.Sequential(nn.Conv1d(6, 8, 3, padding=1), nn.LayerNorm(12), Rows()),
 }
 

@@ -35,6 +35,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("gates", ("ck",)),
         ("windows", ("hw",)),
         ("windows", ("h",)),
+        ("twins", ("hk",)),
+        ("twins of norms", ("hk",)),
     ],
     ids=str,
 )
@@ -61,7 +63,9 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
 
 
 @pytest.mark.parametrize(("axes", "mode"), [("hw", "training"), ("bk", "training"), ("hw", "inference")])
-@pytest.mark.parametrize(("name", "tensors"), [("gates", 15), ("windows", 19)])
+@pytest.mark.parametrize(
+    ("name", "tensors"), [("gates", 15), ("windows", 19), ("twins", 9), ("twins of norms", 9)]
+)
 def test_reductions_of_parts_give_what_one_process_gives(
     name: str, tensors: int, axes: str, mode: str, ranks: RankPool
 ) -> None:
