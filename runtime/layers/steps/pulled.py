@@ -35,6 +35,11 @@ class Pulled(Step):
             for operand, count in zip(rule.operands, each, strict=True)
         ]
 
+    @property
+    def changes_buffers(self) -> bool:
+        """A rule computes a result from what it reads, and changes nothing."""
+        return False
+
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own box of the result."""
         here = [
