@@ -38,7 +38,7 @@ from synth.runtime.operators.table import Operator, Operators
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
-from synth.runtime.tracing.expressions import DRAWS, is_expression
+from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
 from synth.runtime.tracing.outputs import Structure
 
 
@@ -193,8 +193,10 @@ class Builder:
         self.expressions.add(call.node.name)
         values = {call.state_key(name): v for name, v in call.parameters.values()}
         calls = {mode: call.filled(training=mode) for mode in (True, False)}
+        changes = {True, False} if may_change(call.node) else set[bool]()
         if "only" in call.node.meta:
             calls[not call.node.meta["only"]] = call.passed()
+            changes &= {call.node.meta["only"]}
         return ExpressionStep(
             calls[True],
             calls[False],
@@ -203,6 +205,7 @@ class Builder:
             self.device,
             call.word in DRAWS,
             call.out,
+            changes,
         )
 
     def _in_one_mode(self, call: Call, step: Step) -> Step:
@@ -321,6 +324,7 @@ class Builder:
             plain,
             several,
             place,
+            may_change(call.node),
         )
 
     # -- small parts ---------------------------------------------------------------

@@ -72,12 +72,13 @@ def keep_used(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.users or node.op not in ("call_function", "get_attr"):
             continue
-        if node.meta.get("changes") or _keeps_statistics(node):
+        if may_change(node):
             continue
         graph.erase_node(node)
 
 
-def _keeps_statistics(node: fx.Node) -> bool:
-    """Whether a call may update buffers, as a batch normalization does."""
+def may_change(node: fx.Node) -> bool:
+    """Whether a function may change a tensor: in place, or running statistics."""
     name: Any = getattr(node.target, "__name__", "")
-    return node.op == "call_function" and str(name) in ("batch_norm", "instance_norm")
+    keeps = node.op == "call_function" and str(name) in ("batch_norm", "instance_norm")
+    return keeps or bool(node.meta.get("changes"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,6 +25,7 @@ class ExpressionStep(Step):
     call: takes the tensors of `values`, whole. evaluated: the same in evaluation.
     values: name -> what is bound later.
     draws: whether it draws random numbers, alike on all ranks then.
+    changes: the modes in which it changes a tensor in place; True is training.
 
     Each rank has a part of the gradient, so each gives a part of that of a parameter:
     the function is differentiated on every rank, and the parts are added.
@@ -39,14 +40,21 @@ class ExpressionStep(Step):
         device: torch.device,
         draws: bool,
         shape: tuple[int, ...],
+        changes: Collection[bool] = (),
     ) -> None:
         super().__init__()
+        self.changes = changes
         self.call, self.evaluated, self.device = call, evaluated, device
         self.draws = Draws() if draws else None
         self.layout = replicated(shape, ranks)
         self.likes = dict(values)
         for name, like in values.items():
             declare(self, name, like)
+
+    @property
+    def changes_buffers(self) -> bool:
+        """Whether it changes a tensor in its mode."""
+        return self.training in self.changes
 
     def forward(self) -> torch.Tensor:
         """The whole value."""

@@ -50,6 +50,7 @@ class GatheredStep(Step):
     call, if they call one: see `empty_copy`. Gradients of the parameters of both are
     summed over the ranks. Random numbers are drawn alike on all ranks.
 
+    changes: whether the function that they call may change a buffer.
     several: where the calls give several tensors; the step is that of one, at `place`.
     """
 
@@ -64,21 +65,22 @@ class GatheredStep(Step):
         plain: nn.Module | None = None,
         several: Several | None = None,
         place: int = 0,
+        changes: bool = False,
     ) -> None:
         super().__init__()
         self.calls, self.layouts, self.count = calls, layouts, count
         self.takes = len(layouts)
         self.draws, self.module, self.plain = draws, params, plain
         self.layout = even(out, layouts[0].ranks)
-        self.several, self.place = several, place
+        self.several, self.place, self.changes = several, place, changes
         if several is not None:
             several.places.append(place)
 
     @property
     def changes_buffers(self) -> bool:
-        """Whether a call may: a function always, a module where a part of it trains."""
+        """Whether a call may: some functions; modules of which a part trains."""
         parts = () if self.plain is None else self.plain.modules()
-        return self.plain is None or any(each.training for each in parts)
+        return self.changes or any(each.training for each in parts)
 
     def held_tensors(self) -> dict[str, Held]:
         """All tensors that the call uses, whole on every rank."""
