@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from synth.base.errors import UsageError
+from synth.base.ranges import MOST_PROCS
 from synth.layer.axes import AXES, ROW_MAJOR, SPATIAL, Axis, Order, PerAxis, placement
 from synth.layer.residue_classes import Classes, possible_counts
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Stationary = Literal["auto", "out", "in", "ker"]
 STATIONARY: tuple[Stationary, ...] = get_args(Stationary)
-MOST_PROCS = 2**30
 MOST_PANELS = 2**40
 
 
@@ -296,6 +296,10 @@ CLASSES = Decision(
 # -- cuts by input rows -----------------------------------------------------------------------------------
 
 
+def _no_side(axis: object, side: object) -> UsageError:
+    return UsageError(f"rows {axis}={side} is not in or out along d, h or w, like h=in")
+
+
 def _check_rows(request: PlanRequest) -> None:
     rows = request.rows
     if rows is None:
@@ -304,7 +308,7 @@ def _check_rows(request: PlanRequest) -> None:
         raise UsageError(f'rows is {rows!r}; write it like {{"h": "in", "w": "out"}}')
     for axis, side in rows.items():
         if axis not in SPATIAL or side not in ("in", "out"):
-            raise UsageError(f"rows {axis}={side} is not in or out along d, h or w, like h=in")
+            raise _no_side(axis, side)
     if "in" in rows.values() and request.objective != "words":
         raise UsageError(
             f"objective {request.objective} knows cuts by output rows only; leave out rows, or take words"
@@ -332,7 +336,7 @@ def _turned_of(text: str) -> list[str]:
     rows = sides_of(text)
     for axis, side in rows.items():
         if side not in ("in", "out"):
-            raise UsageError(f"rows {axis}={side} is not in or out along d, h or w, like h=in")
+            raise _no_side(axis, side)
     return [axis for axis, side in rows.items() if side == "in"]
 
 

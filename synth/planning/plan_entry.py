@@ -9,10 +9,11 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
+from synth.base.ranges import MOST_PROCS
 from synth.base.yaml_positions import shown
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.passes import GRADIENTS, TURNED, Pass, Passes, Task, sequences
-from synth.planning.decisions import DECISIONS, MOST_PROCS, Reading
+from synth.planning.decisions import DECISIONS, Reading
 from synth.planning.plan import Algorithm
 from synth.planning.plan_json import SCHEMA
 from synth.schedule.pass_plan import PassPlan

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args
 from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.base.flags import flag_words, portable_path
+from synth.base.ranges import MOST_PROCS
 from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import AXES, Tensor
@@ -23,7 +24,6 @@ from synth.layer.passes import GRADIENTS, TASKS
 from synth.planning.decisions import (
     CLASSES,
     GRID,
-    MOST_PROCS,
     ORDER,
     PANELS,
     ROWS,

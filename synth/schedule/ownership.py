@@ -10,7 +10,7 @@ All boxes are products of intervals, so their words are products of lengths alon
 
     slice, shard   what a group owns together, and what a rank owns alone
     visited        rows that tiles read, counted once per tile; of other dimensions the slice
-    mine           of those, what the rank carries itself; of other dimensions the shard, as in what follows
+    mine           of those, what the rank carries itself; here and below, of other dimensions the shard
     carried        what it carries for its group
     owned          what it carries and owns
     wanted         what it owns, counted once for every block that reads it
