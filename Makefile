@@ -114,11 +114,11 @@ pictures: $(READY)
 	$(BIN)/synth plot build/plan.json --picture strategies -o docs/pictures/strategies.svg
 
 accuracy: $(READY)
-	$(BIN)/python -m synth.prediction.accuracy
+	$(BIN)/python -m benchmarks.papers.accuracy
 
 # times that others printed, beside predictions
 published: $(READY)
-	$(BIN)/python -m benchmarks.published
+	$(BIN)/python -m benchmarks.papers.printed_times
 
 networks: $(READY)
 	$(BIN)/python benchmarks/networks.py

@@ -282,17 +282,6 @@ def memory_difference() -> Erratum:
     )
 
 
-def loop_orders() -> int:
-    """The number of distinct costs of the 120 orders of the loops b, c, h, w, k of one tile."""
-    block = {"b": 32, "c": 27, "h": 20, "w": 28, "k": 22, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
-    tile = {"b": 4, "c": 3, "h": 4, "w": 7, "k": 11, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
-    found = {
-        sum(accessed_words(CONV4.nest.accesses, order, block, tile).values())
-        for order in itertools.permutations(("b", "c", "h", "w", "k"))
-    }
-    return len(found)
-
-
 def text() -> str:
     """The numbered errata as text."""
     return "\n\n".join(f"{number}. {each}" for number, each in enumerate(errata(), 1)) + "\n"

@@ -128,13 +128,6 @@ class Machine:
     errors: dict[str, float] = field(default_factory=dict, compare=False)  # of measured numbers, relative
     processors: tuple[Processor, ...] = ()  # of which the ranks may have any; () if nothing is known
 
-    def level_of(self, one: int, other: int) -> int:
-        """The index of the innermost level with both ranks in one unit."""
-        for index, level in enumerate(self.levels):
-            if level.ranks is None or one // level.ranks == other // level.ranks:
-                return index
-        return len(self.levels) - 1
-
     def inner(self, index: int, procs: int) -> int:
         """The ranks in one unit of the level below level `index`, of `procs` in all."""
         below = self.levels[index - 1].ranks if index else 1

@@ -22,7 +22,6 @@ from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
 from synth.machine.collectives import Cost, Group, Op, best, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
-from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated_at
 from synth.schedule.pass_plan import ONES, PassPlan, Structure
@@ -323,11 +322,3 @@ def along(stationary: Tensor) -> Axis:
     """The axis along which panels are cut if a tensor is stationary."""
     axes: dict[Tensor, Axis] = {"In": "k", "Ker": "b", "Out": "c"}
     return axes[stationary]
-
-
-def layer_seconds(
-    machine: Machine, distribution: Distribution, order: Order, passes: Passes, weighted: bool = True
-) -> float:
-    """Seconds of a layer in some passes: the forward pass alone, or with the gradients."""
-    timer = LayerTimer(machine, Footprints(distribution), order, weighted, steps=passes)
-    return sum(timer.least(pass_) for pass_ in passes)

@@ -10,7 +10,6 @@ reads it reads its channels from the layouts of all its parts.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -287,13 +286,6 @@ class Network:
     def parameters(self) -> int:
         """Trained words of the whole network."""
         return sum(node.parameters for node in self.nodes.values())
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether the planned nodes follow one another without a branch."""
-        names = [node.name for node in self.planned]
-        pairs = {(edge.source, edge.target) for edge in self.edges}
-        return pairs == set(itertools.pairwise(names)) and len(self.edges) == len(pairs)
 
     def __str__(self) -> str:
         return (

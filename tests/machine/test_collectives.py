@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.papers.printed_numbers import swcaffe
 from synth.layer.axes import ROW_MAJOR, PerAxis
-from synth.machine.collectives import ALGORITHMS, Group, best, cost, swcaffe
+from synth.machine.collectives import ALGORITHMS, Group, best, cost
 from synth.machine.hierarchy import Compute, Level, Machine
 from synth.machine.rank_groups import ORDERS, distinct_orders, group_of, split_over
 

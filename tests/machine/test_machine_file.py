@@ -27,8 +27,6 @@ def test_reads_all_numbers() -> None:
     assert node.message(10**6) == pytest.approx(1e-6 + 1e-5)
     assert system.message(10**6, flows=4) == pytest.approx(2e-6 + 1e6 * (1e-10 * 2 * 1.5 + 1e-11))
     assert [machine.compute.rate_of(n) for n in (1, 15, 16, 63, 64)] == [1e11, 1e11, 5e11, 5e11, 1e12]
-    assert machine.level_of(0, 3) == 0
-    assert machine.level_of(3, 4) == 1
 
 
 def test_rates_by_dtype() -> None:

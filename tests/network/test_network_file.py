@@ -44,8 +44,6 @@ def test_edges_of_a_residual_block() -> None:
     assert ("conv2_c.1", "conv2_c.2", "out") in edges  # the identity shortcut ends where the sum lies
     assert ("conv2_project", "conv2_expand", "out") in edges
     assert ("pool1", "conv2_project", "in") in edges
-    assert not network.is_chain
-    assert load_network(NETWORKS / "vgg16.yaml").is_chain
 
 
 def test_a_fully_connected_layer_over_a_map_is_a_convolution() -> None:

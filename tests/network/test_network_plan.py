@@ -20,7 +20,7 @@ from synth.layer.axes import AXES, DIMS, PerAxis, Tensor, strides
 from synth.layer.nest import Nest
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Compute, Level, Machine
-from synth.machine.layer_time import layer_seconds
+from synth.machine.layer_time import LayerTimer
 from synth.machine.rank_groups import distinct_orders
 from synth.network.file import load_network, parse_network
 from synth.network.grids.grid_family import family
@@ -31,6 +31,7 @@ from synth.network.request import NetworkRequest
 from synth.prediction.replay import replay, run
 from synth.prediction.task_graph import Task
 from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
 from synth.search.branch_and_bound import search
@@ -116,7 +117,8 @@ def layer_cost(request: NetworkRequest, nest: Nest, placed: PlacedGrid) -> float
     if request.machine is None:
         return received(Distribution(nest, placed.grid), PassPlan()).most()["total"]
     there = Distribution(nest, placed.grid, resident=frozenset({"Ker"}))
-    return layer_seconds(request.machine, there, placed.order, ("forward",), True)
+    timer = LayerTimer(request.machine, Footprints(there), placed.order, steps=("forward",))
+    return timer.passed("forward").total
 
 
 def waited(request: NetworkRequest, before: tuple[Nest, PerAxis] | None, nest: Nest, grid: PerAxis) -> float:

@@ -64,7 +64,7 @@ def test_the_wheel_holds_one_package_with_all_its_files(wheel: Path) -> None:
     caches = re.compile(r"(^|/)(__pycache__|\.\w+)/")
     sources = {path.as_posix() for path in walked if not caches.search(path.as_posix())}
     assert {name for name in names if name.startswith("synth/")} == sources
-    for folder in ("codegen/templates", "reports/html/templates", "machine/data", "prediction/data"):
+    for folder in ("codegen/templates", "reports/html/templates", "machine/data"):
         assert any(name.startswith(f"synth/{folder}/") for name in names), folder
 
 

@@ -61,7 +61,7 @@ class TrainingWatch(Watch):
         self.members = list(ranks.members)
         self.keeper = 0 if ranks.members[0] == 0 else None
         self.keeps_store = ranks.rank == 0 and not agent_store()
-        self.main, self.failed_at = threading.main_thread().ident, 0.0
+        self.main = threading.main_thread().ident
         self.lost_store_at, self.released = 0.0, False
         self.bell, self.ring = os.pipe()
         self.caught = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from synth.runtime.comm.allreduce import crossing_elements, places
+from benchmarks.papers.all_reduce import crossing_elements, places
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ SIZES = (1, 3, 17, 1000)
 def _rank(rank: int, procs: int, unit: int, port: int, answers: Any) -> None:
     import torch.distributed as dist
 
-    from synth.runtime.comm.allreduce import all_reduce
+    from benchmarks.papers.all_reduce import all_reduce
 
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 from synth.network.file import parse_network
 from synth.network.graph import Network
 
@@ -67,6 +69,27 @@ SWCAFFE_FORWARD = (
 def swcaffe_gflops(channels: int, filters: int, size: int, seconds: float, batch: int = 128) -> float:
     """Gflop/s of a 3x3 "same" convolution: 2·multiply-adds of the batch over the time."""
     return 2 * 9 * channels * filters * size * size * batch / seconds / 1e9
+
+
+def swcaffe(
+    p: int, q: int, alpha: float, beta1: float, beta2: float, size: float, gamma: float = 0.0
+) -> dict[str, float]:
+    """Eq. 2 to 6 of swCaffe (CLUSTER 2018) as printed: seconds of collectives on `size` bytes over p nodes.
+
+    A supernode has q nodes. β1 (seconds per byte) holds inside it, and β2 across. The paper prints
+    β2 ≈ β1/4, but its text (a quarter of the bandwidth) means β2 ≈ 4·β1. γ is in seconds per added byte.
+    """
+    log, part, summed = math.log2(p), size / p, (p - 1) / p * size * gamma
+    gather = log * alpha + (q - 1) * beta1 * part + (p - q) * beta2 * part  # Eq. 4
+    new_gather = log * alpha + (p - p / q) * beta1 * part + (p / q - 1) * beta2 * part  # Eq. 6
+    return {
+        "reduce-scatter": gather + summed,  # Eq. 3
+        "all-gather": gather,
+        "all-reduce": 2 * gather + summed,  # Eq. 2
+        "new reduce-scatter": new_gather + summed,  # Eq. 5
+        "new all-gather": new_gather,
+        "new all-reduce": 2 * new_gather + summed,
+    }
 
 
 DISAGREE: tuple[tuple[str, str], ...] = (

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.network.file import load_network, parse_network
-from synth.network.graph import Network
-from synth.prediction.published import (
+from benchmarks.papers.printed_numbers import (
     DISAGREE,
     SWCAFFE_FORWARD,
     activation_gib,
@@ -17,6 +15,8 @@ from synth.prediction.published import (
     model_mib,
     swcaffe_gflops,
 )
+from synth.network.file import load_network, parse_network
+from synth.network.graph import Network
 
 NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
 

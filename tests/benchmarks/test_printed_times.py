@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published import Row, rows, wan_decoder
+from benchmarks.papers.printed_times import Row, rows, wan_decoder
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/published.md"
 

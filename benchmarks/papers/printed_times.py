@@ -3,7 +3,7 @@
 Nothing is fitted: networks and sizes are those of the source, machines the shipped files. The error is
 (predicted - printed) / printed. docs/published.md has the table, the sources and the reasons of the errors.
 
-python benchmarks/published.py [NAME ...] > table.md      # NAME: begin of a row's group, such as wan21
+python -m benchmarks.papers.printed_times [NAME ...] > table.md  # NAME: begin of a row's group, such as wan21
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.papers.printed_numbers import cosmoflow
 from synth.machine.file import load_machine
 from synth.network.file import parse_network
 from synth.network.graph import Network
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
-from synth.prediction.published import cosmoflow
 
-NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"
+NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
 IMAGES, EPOCHS = 1_281_167, 90  # ImageNet's training set; epochs of Dryden et al., SC'19, section 6.3
 
 

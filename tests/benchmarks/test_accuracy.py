@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synth.prediction.accuracy import SETS, load, nonnegative, published, report, score, scores
+from benchmarks.papers.accuracy import SETS, load, nonnegative, published, report, score, scores
 
 LEAST = {  # (set, strategy, variant, network) -> mean accuracy on held-out ranks
     ("runs", "data", "data", "resnet50"): 0.87,

@@ -32,19 +32,13 @@ def crossing_elements(procs: int, unit: int, elements: int, dealt: bool = True) 
         sent, distance, size = 0, procs // 2, elements
         while distance:
             size = -(-size // 2)
-            sent += (
-                2 * size
-                if order[place] // unit != order[place ^ distance] // unit
-                else 0
-            )
+            sent += 2 * size if order[place] // unit != order[place ^ distance] // unit else 0
             distance //= 2
         most = max(most, sent)
     return most
 
 
-def all_reduce(
-    tensor: torch.Tensor, unit: int = 1, group: dist.ProcessGroup | None = None
-) -> int:
+def all_reduce(tensor: torch.Tensor, unit: int = 1, group: dist.ProcessGroup | None = None) -> int:
     """Sum `tensor` over a group, in place; every rank ends with the same bits.
 
     `unit` is how many consecutive ranks share a node (or supernode). Returns the
@@ -54,11 +48,7 @@ def all_reduce(
     procs, rank = dist.get_world_size(group), dist.get_rank(group)
     if procs == 1 or tensor.numel() == 0:
         return 0
-    flat = (
-        tensor.reshape(-1)
-        if tensor.is_contiguous()
-        else tensor.contiguous().reshape(-1)
-    )
+    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.contiguous().reshape(-1)
     received = _Exchange(flat, places(procs, unit), rank, group).run()
     if flat.data_ptr() != tensor.data_ptr():
         tensor.copy_(flat.reshape(tensor.shape))
@@ -103,9 +93,7 @@ class _Exchange:
         while distance:
             partner, middle = self.place ^ distance, low + distance
             mine, theirs = (
-                ((low, middle), (middle, high))
-                if self.place < partner
-                else ((middle, high), (low, middle))
+                ((low, middle), (middle, high)) if self.place < partner else ((middle, high), (low, middle))
             )
             kept = self.parts(*mine)
             arrived = torch.empty_like(kept)
@@ -148,9 +136,7 @@ class _Exchange:
     def swap(self, out: torch.Tensor, into: torch.Tensor, place: int) -> None:
         peer = self.global_rank(place)
         pending = dist.irecv(into, peer, self.group) if into.numel() else None
-        if (
-            out.numel()
-        ):  # after the receive: else words travel in one direction at a time
+        if out.numel():  # after the receive: else words travel in one direction at a time
             dist.send(out, peer, self.group)
         if pending is not None:
             pending.wait()

@@ -1,6 +1,6 @@
 """The topology-aware all-reduce against torch's own, on gloo ranks of this machine.
 
-    python benchmarks/allreduce.py [ranks]
+    python -m benchmarks.papers.all_reduce_times [ranks]
 
 One machine has no slow links. So this shows the overhead of messages from Python, not the gain between units.
 """
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from synth.runtime.comm.allreduce import all_reduce
+from benchmarks.papers.all_reduce import all_reduce
 
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 
