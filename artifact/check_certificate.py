@@ -25,6 +25,8 @@ from typing import Any
 FIELDS = {"claim", "constants", "digest", "memory_words", "most_work", "multiply_adds", "multipliers", "nu"}
 FIELDS |= {"problem", "procs", "schema", "segments", "sizes", "words", "x"}
 TENSORS = ("Out", "In", "Ker")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+AXES = {"conv1d": "w", "conv2d": "hw", "conv3d": "dhw"}
 BITS = 90  # matrix entries are multiples of 2^-BITS
 MOST_STEPS = 4_000_000  # limit of the work for one constant, and of the pairs of one dimension
 
@@ -40,6 +42,11 @@ def need(true: bool, step: str) -> None:
 
 
 # --- 1: the layer, counted by definition ---------------------------------------------------------------
+
+
+def same(given: object, counted: object) -> bool:
+    """Whether a field has this value as JSON writes it: 28 is neither 28.0 nor 1 true."""
+    return json.dumps(given, sort_keys=True) == json.dumps(counted, sort_keys=True)
 
 
 def convolution(problem: dict[str, Any]) -> tuple[int, int, int, int, list[tuple[int, ...]]]:
@@ -241,12 +248,72 @@ def layer(problem: dict[str, Any]) -> tuple[dict[str, int], int, int, int, list[
     return words, flat * math.prod(sum(counts.values()) for _, counts in read), flat, groups, dims
 
 
+def folded(problem: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a contraction that follow from its equation and its extents."""
+    one, other, out = re.split(r"\s*(?:,|->)\s*", problem["equation"])
+    sizes = {index: count(size) for index, size in problem["index_extents"].items()}
+
+    tensors = (one, other, out)
+
+    def size(*inside: str) -> int:
+        """The product of the extents of the indices that exactly these tensors have."""
+        own = [index for index in sizes if [t for t in tensors if index in t] == list(inside)]
+        return math.prod(sizes[index] for index in own)
+
+    rows, columns, inner, groups = size(one, out), size(other, out), size(one, other), size(*tensors)
+    return {
+        "input": [rows, groups * inner],
+        "out_channels": groups * columns,
+        "groups": groups,
+        "equation": f"{one},{other}->{out}",
+        "index_extents": sizes,
+    }
+
+
+def whole_problem(problem: dict[str, Any]) -> dict[str, Any]:
+    """The problem with every field as the layer makes it; the loop extents and the dtype prove nothing."""
+    kind, keys = problem["kind"], ("kernel", "stride", "padding", "dilation")
+    found: dict[str, Any] = {"kind": kind, "dtype": problem["dtype"], **{key: [] for key in keys}}
+    need(problem["dtype"] in DTYPES, f"1: the dtype is one of {', '.join(DTYPES)}")
+    if kind == "matmul":
+        m, n, k = map(count, problem["input"])
+        found |= {"input": [m, n, k], "out_channels": n, "groups": 1}
+        loops = {"b": m, "g": 1, "c": k, "k": n, "h": 1, "w": 1, "r": 1, "s": 1}
+    elif kind == "einsum":
+        found |= folded(problem)
+        (b, c), k, g = found["input"], found["out_channels"], found["groups"]
+        loops = {"b": b, "g": g, "c": c // g, "k": k // g, "h": 1, "w": 1, "r": 1, "s": 1}
+    else:
+        turned = ["output_padding"] if problem.get("transposed") else []
+        found |= {"input": [*map(count, problem["input"])]}
+        found |= {key: count(problem[key]) for key in ("out_channels", "groups")}
+        found |= {"transposed": True} if turned else {}
+        found |= {key: [zeros(n) for n in problem[key]] for key in (*keys, *turned)}
+        b, c, k, g, dims = convolution(found)
+        need(len(dims) == len(AXES[kind]), "1: the input has the dimensions of its kind")
+        need(c % g == k % g == 0, "1: the groups divide the channels")
+        loops = {"b": b, "g": g, "c": c // g, "k": k // g, "h": 1, "r": 1}
+        loops |= {axis: outputs_of(dim) for axis, dim in zip(AXES[kind], dims, strict=True)}
+        loops |= {"trs"["dhw".index(axis)]: dim[1] for axis, dim in zip(AXES[kind], dims, strict=True)}
+        need(min(loops.values()) > 0, "1: the layer has outputs")
+    return {**found, "extents": {key: n for key, n in loops.items() if (key, n) != ("g", 1)}}
+
+
+def zeros(value: object) -> object:
+    """A whole number from 0, or a pair of them: zeros before and after a dimension."""
+    each = value if isinstance(value, list) else [value]
+    need(all(type(n) is int and n >= 0 for n in each), f"1: {value!r} are whole numbers from 0")
+    need(not isinstance(value, list) or len(value) == 2, f"1: {value!r} are zeros before and after")
+    return value
+
+
 def check(data: dict[str, Any]) -> str:
     """The claim of a right certificate. Raises `Wrong` at the first false step."""
     need(data.keys() == FIELDS and data["schema"] == "synth.certificate/2", "the fields")
+    need(same(data["problem"], whole_problem(data["problem"])), "1: all fields of the layer agree")
     words, work, flat, groups, dims = layer(data["problem"])
-    need(data["sizes"] == words, f"1: the tensors have {words} words")
-    need(data["multiply_adds"] == work, f"1: the layer has {work} multiply-adds with a real input")
+    need(same(data["sizes"], words), f"1: the tensors have {words} words")
+    need(same(data["multiply_adds"], work), f"1: the layer has {work} multiply-adds with a real input")
     procs, segments, most = (count(data[key]) for key in ("procs", "segments", "most_work"))
     need(procs * most >= work, "1: the processes can do the work")
 

@@ -213,7 +213,8 @@ def check(data: dict[str, Any]) -> list[str]:
     procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
     words, work, dims, flat = facts(problem)
     for key, found in (("sizes", words), ("multiply_adds", work)):
-        _must(data[key] == found, f"{key} are {data[key]}, but the layer has {found}")
+        equal = json.dumps(data[key], sort_keys=True) == json.dumps(found, sort_keys=True)
+        _must(equal, f"{key} are {data[key]}, but the layer has {found}")
     _must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
     sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
     lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
@@ -313,7 +314,10 @@ def read_certificate(path: str) -> dict[str, Any]:
 def check_file(path: str) -> list[str]:
     """`check` of a file. Raises `InputError` if it is not a certificate, `CheckError` at a false step."""
     data = read_certificate(path)
-    Layer.from_json(data.get("problem"), path)
+    layer = Layer.from_json(data.get("problem"), path)
+    for key in data["problem"]:
+        if key not in layer.to_json():
+            raise InputError(f"{path}: problem.{str(key)[:40]!r} is no field of a {layer.what}; leave it out")
     try:
         return check(data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as fault:

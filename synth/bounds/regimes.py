@@ -26,7 +26,7 @@ def regime_of(bound: UniversalBound, nest: Nest) -> Regime:
     """The regime of a bound."""
     if bound.segments > 1:
         return "2.5D"
-    sizes = (nest.words["Out"], nest.words["In"], nest.words["Ker"])
+    sizes = (nest.read_words["Out"], nest.read_words["In"], nest.read_words["Ker"])
     shards = (words / bound.procs for words in sizes)
     return BY_COUNT[sum(x > shard * (1 + 1e-9) for x, shard in zip(bound.x, shards, strict=True))]
 

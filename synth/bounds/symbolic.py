@@ -58,7 +58,7 @@ class SymbolicBound:
         """The numbers of the layer for F, H, G, Out, In and Ker."""
         nest = self.nest
         numbers = {"F": nest.real_work, "H": weighted_work(nest, 2 / 3), "G": nest.extents.g}
-        return {**numbers, **{tensor: nest.words[tensor] for tensor in ("Out", "In", "Ker")}}
+        return {**numbers, **{tensor: nest.read_words[tensor] for tensor in ("Out", "In", "Ker")}}
 
     def symbol(self, name: str) -> Any:
         """A positive symbol."""

@@ -44,11 +44,11 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    resident = sum(times * nest.words[tensor] for tensor, times in moves(passes).items()) / procs
+    resident = sum(times * nest.read_words[tensor] for tensor, times in moves(passes).items()) / procs
     words, point, shared = 0.0, (0.0, 0.0, 0.0), reuse_intervals(passes)
     for pass_ in passes:
         weights = {t: 0.5 if t in shared and t != WRITES[pass_] else 1.0 for t in TENSORS}
-        out, inp, ker = (weights[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
+        out, inp, ker = (weights[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
         scaled = mass * math.prod(weights.values()) ** (1 / 3)
         each, _, x = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
         words += each * (1 - 1e-12)
@@ -68,7 +68,7 @@ def one_grid_bound(
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
     times = moves(passes, kept)
-    out, inp, ker = (times[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
+    out, inp, ker = (times[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
     scaled = mass * math.prod(times.values()) ** (1 / 3)
     words, _, point = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
     resident = (out + inp + ker) / procs

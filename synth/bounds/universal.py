@@ -158,7 +158,7 @@ def universal_bound(
         )
     cap = min(cap, max(1, nest.real_work))
     sizes = tuple(map(float, _sizes(nest, accounting)))
-    resident = nest.total_words / procs if accounting == "received" else 0.0
+    resident = sum(sizes) / procs if accounting == "received" else 0.0
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
     words, n, x = words_bound((sizes[0], sizes[1], sizes[2]), mass, cap, procs, limit_words, piece)
@@ -168,13 +168,13 @@ def universal_bound(
 
 
 def _sizes(nest: Nest, accounting: Accounting) -> tuple[int, int, int]:
-    """Words of (Out, In, Ker): all words (received), or those that some multiply-add touches (accessed).
+    """Words of (Out, In, Ker): of all outputs, taps and read rows (received), or those that are touched.
 
-    Outputs and taps that read only padding are not touched. The received accounting may count them: such a
-    word raises a floor and `resident` by one each, and X grows at most by one.
+    Outputs and taps that read only padding are not touched by a multiply-add. The received accounting may
+    count them: such a word raises a floor and `resident` by one each, and X grows at most by one.
     """
     if accounting == "received":
-        return nest.words["Out"], nest.words["In"], nest.words["Ker"]
+        return nest.read_words["Out"], nest.read_words["In"], nest.read_words["Ker"]
     n = nest.extents
     outs, rows, taps = zip(*(_touched(nest.windows[a], getattr(n, a)) for a in SPATIAL), strict=True)
     touched = (
@@ -192,17 +192,7 @@ def _touched(window: Window, out: int) -> tuple[int, int, int]:
     for first, last in sorted(ranges):
         positions += max(0, last - max(first, end))
         end = max(end, last)
-    rows = window.size
-    if window.dilation > 1 or window.kernel < window.stride:
-        rows = len({row for tap in range(window.kernel) for row in _rows(window, tap, out)})
-    return positions, rows, len(ranges)
-
-
-def _rows(window: Window, tap: int, out: int) -> range:
-    """The input rows that one tap reads."""
-    first, last = tap_range(window, tap, out)
-    shift = window.dilation * tap - window.padding
-    return range(window.stride * first + shift, window.stride * last + shift, window.stride)
+    return positions, window.read_rows, len(ranges)
 
 
 def matmul_memory_independent(m: int, n: int, k: int, procs: int) -> float:

@@ -276,6 +276,16 @@ class Nest:
         """Tensor -> its number of words."""
         return {tensor: math.prod(shape) for tensor, shape in self.shapes.items()}
 
+    @cached_property
+    def read_words(self) -> dict[Tensor, int]:
+        """Tensor -> its words, of In those that some window reads: rows in gaps of a dilation are not.
+
+        Of a nest without turned axes.
+        """
+        rows = math.prod(self.windows[axis].read_rows for axis in SPATIAL)
+        n = self.extents
+        return {**self.words, "In": n.b * n.g * n.c * rows}
+
     @property
     def total_words(self) -> int:
         """Words of all three tensors."""

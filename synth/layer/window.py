@@ -104,6 +104,24 @@ class Window:
         last = min(self.size, last)
         return (first, last) if first < last else (0, 0)
 
+    @cached_property
+    def read_rows(self) -> int:
+        """Reduced input rows that some output reads: all of them but those in gaps of a dilation."""
+        if self.dilation == 1 and self.kernel >= self.stride:
+            return self.size
+        lines: dict[int, list[tuple[int, int]]] = {}  # rows modulo the stride -> what taps read of them
+        for tap in range(self.kernel):
+            first, residue = divmod(self.dilation * tap - self.padding, self.stride)
+            most = (self.size - 1 - residue) // self.stride + 1
+            lines.setdefault(residue, []).append((max(0, first), min(most, first + self.out)))
+        rows = 0
+        for intervals in lines.values():
+            end = 0
+            for low, high in sorted(intervals):
+                rows += max(0, high - max(low, end))
+                end = max(end, high)
+        return rows
+
     @property
     def turned(self) -> Window:
         """The window of the same pairs of rows with input and output rows exchanged; its own inverse.

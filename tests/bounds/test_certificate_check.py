@@ -66,8 +66,17 @@ def test_facts_agree_with_the_nest() -> None:
         layer = random_plan(rng).layer
         words, work, _, _ = facts(layer.to_json())
         assert work == layer.nest.real_work
-        assert (words["Out"], words["Ker"]) == (layer.nest.words["Out"], layer.nest.words["Ker"])
-        assert words["In"] <= layer.nest.words["In"]  # rows in irregular gaps are owned, not read
+        assert words == layer.nest.read_words
+
+
+def test_the_bound_is_that_of_the_certificate_where_rows_lie_in_gaps() -> None:
+    """Stride 3 and dilation 2: no window reads one row of three, so it is no word of In."""
+    layer = Layer.conv2d((8, 14, 6, 9), 14, 2, stride=3, padding=1, dilation=2, name="odd")
+    made = plan_layer(layer, 16)
+    assert layer.nest.read_words["In"] == 8 * 14 * 3 * 5
+    assert float(Fraction(plan_certificate(made)["words"])) == pytest.approx(made.bound.words, abs=2e-3)
+    assert made.bound.words == pytest.approx(191.852, abs=1e-3)
+    assert made.bound.words <= made.words["total"]
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -19,7 +19,7 @@ import yaml
 from seeded_problems import random_plan
 
 from synth.analysis.certificate import plan_certificate
-from synth.base.errors import CheckError
+from synth.base.errors import CheckError, InputError
 from synth.bounds import certificate_check
 from synth.bounds.holder_brascamp_lieb import hbl_constant
 from synth.layer.layer import Layer
@@ -129,6 +129,58 @@ def test_a_changed_field_is_refused(checker: ModuleType, change: dict[str, Any])
         data["digest"] = certificate_check.digest(data)
     assert refused(checker.check, data, checker.Wrong)
     assert refused(certificate_check.check, data, (CheckError, KeyError))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extents": {"b": 1}},
+        {"dtype": "float8"},
+        {"groups": True},
+        {"groups": 1.0},
+        {"input": [32, 128, 28.0, 28]},
+        {"padding": [True, 1]},
+        {"padding": [[1, 1.0], 1]},
+        {"kernel": [3, "3"]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_field_of_the_layer_that_proves_nothing_is_checked_too(
+    checker: ModuleType, change: dict[str, Any], tmp_path: Path
+) -> None:
+    data = plan_certificate(plan("examples/conv.yaml", 64))
+    data["problem"] = {**data["problem"], **change}
+    data["digest"] = certificate_check.digest(data)
+    assert refused(checker.check, data, checker.Wrong)
+    (tmp_path / "bound.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"bound\.json: problem"):
+        certificate_check.check_file(str(tmp_path / "bound.json"))
+
+
+@pytest.mark.parametrize("key", ["multiply_adds", "sizes"])
+def test_a_count_is_a_whole_number(checker: ModuleType, key: str) -> None:
+    data = plan_certificate(plan("examples/conv.yaml", 64))
+    given = data[key]
+    data[key] = {name: float(n) for name, n in given.items()} if key == "sizes" else float(given)
+    data["digest"] = certificate_check.digest(data)
+    assert refused(checker.check, data, checker.Wrong)
+    assert refused(certificate_check.check, data, CheckError)
+
+
+def test_a_changed_extent_of_a_contraction_is_refused(checker: ModuleType) -> None:
+    layers = [
+        Layer.einsum("bij,bjk->bik", {"b": 8, "i": 64, "j": 32, "k": 48}),
+        Layer.matmul(64, 32, 48),
+        Layer.conv1d((2, 4, 9), 4, 3, padding=[[1, 2]], groups=2),
+        Layer.conv2d([4, 16, 7, 7], 8, [4, 4], stride=2, padding=1, transposed=True),
+    ]
+    for layer in layers:
+        problem = layer.to_json()
+        assert checker.same(problem, checker.whole_problem(problem))
+        for key in problem["extents"]:
+            other = {**problem, "extents": {**problem["extents"], key: 7919}}
+            assert not checker.same(other, checker.whole_problem(other))
 
 
 def refused(check: Callable[[dict[str, Any]], object], data: dict[str, Any], kind: Kind) -> bool:
