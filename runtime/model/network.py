@@ -25,6 +25,7 @@ from synth.runtime.model.checks.uses import (
     require_eager,
 )
 from synth.runtime.model.checks.versions import Before, of_pass, stored
+from synth.runtime.model.compiled import as_it_is, leave_alone, marked
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -84,6 +85,7 @@ class Network(Shown):
         plan: Plan | None = None,
     ) -> None:
         super().__init__()
+        leave_alone()
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
@@ -139,6 +141,7 @@ class Network(Shown):
 
     # -- use ------------------------------------------------------------------------
 
+    @marked
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives, with partitioned tensors.
 
@@ -151,6 +154,10 @@ class Network(Shown):
         In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
         require_eager(args, kwargs)
+        return self._forward(args, kwargs)
+
+    @as_it_is
+    def _forward(self, args: Any, kwargs: Any) -> Any:
         self._follow_changes()
         first = self.program
         given = first.arguments.read(args, kwargs)

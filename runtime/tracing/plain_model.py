@@ -24,7 +24,7 @@ WRAPPERS = {
     ),
     "OptimizedModule": (
         "was made by torch.compile, for one process",
-        "parallelize {name}._orig_mod, which it compiles",
+        "set {name} = {name}._orig_mod before",
     ),
     "ScriptModule": (
         "was made by torch.jit, whose calls cannot be followed",
@@ -53,6 +53,13 @@ DIVIDED = {
     ),
 }
 OWNERS = "torch.", "synth."
+
+
+def uncompiled(model: Any) -> Any:
+    """The model that torch.compile wraps, or the model itself where none is wrapped."""
+    while (found := _known(model, WRAPPERS)) and found[0] == "OptimizedModule":
+        model = model._orig_mod
+    return model
 
 
 def require_plain(model: Any) -> None:

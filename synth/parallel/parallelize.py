@@ -131,7 +131,9 @@ def parallelize(
     from synth.runtime.model.checks.training_watch import watched
     from synth.runtime.model.undisturbed import undisturbed
     from synth.runtime.tracing.inputs import Inputs
+    from synth.runtime.tracing.plain_model import uncompiled
 
+    model = uncompiled(model)
     check_batch_norm(batch_norm, mode)
     chosen_objective, when = objective_of(objective), when_to_check(check)
     members = ranks_of(procs)
@@ -194,7 +196,9 @@ def plan_model(
     from synth.runtime.grid.rules.processors import this_processor
     from synth.runtime.model.programs import emptied
     from synth.runtime.tracing.inputs import Inputs
+    from synth.runtime.tracing.plain_model import uncompiled
 
+    model = uncompiled(model)
     check_mode(mode)
     where, here = None if machine is None else load_machine(machine), this_processor()
     request = request_of(

@@ -22,7 +22,9 @@ def import_model(factory: str, shape: Sequence[int]) -> str:
     The model is read in evaluation. Raises `UsageError` where there is no such factory, and, with the
     sentence that `parallelize` raises, where the model cannot be run by ranks.
     """
-    model = make_model(factory)
+    from synth.runtime.tracing.plain_model import uncompiled
+
+    model = uncompiled(make_model(factory))
     try:
         with silence():
             traced = trace_model(model.eval(), shape, factory.rpartition(":")[2])

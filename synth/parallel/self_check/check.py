@@ -40,7 +40,9 @@ def check(
     """
     from synth.runtime.model.self_check.untouched import untouched
     from synth.runtime.tracing.inputs import Arguments, Inputs
+    from synth.runtime.tracing.plain_model import uncompiled
 
+    model = uncompiled(model)
     check_mode(mode)
     if mode == "inference":
         require_evaluation(model)

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.ranks
 OF_MODELS = {
     "DistributedDataParallel": "sums gradients itself; parallelize model.module",
     "DataParallel": "divides the batch itself; parallelize model.module",
-    "compiled": "the model is an OptimizedModule, .*; parallelize model._orig_mod,",
-    "compiled part": "the module body is an OptimizedModule, .*; parallelize model.body._orig_mod,",
+    "compiled part": "body is an OptimizedModule, .*; set model.body = model.body._orig_mod before",
     "script": "made by torch.jit, .*; parallelize the module that was given to torch.jit",
     "traced part": "the module body is a ScriptModule",
     "network": "parallelized already; use it as it is",

@@ -48,7 +48,6 @@ def sharded() -> nn.Module:
 MODELS: dict[str, Callable[[], Any]] = {
     "DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(model()),
     "DataParallel": lambda: nn.DataParallel(model()),
-    "compiled": lambda: torch.compile(model()),
     "compiled part": lambda: Part(torch.compile(model())),
     "script": lambda: torch.jit.script(model()),
     "traced part": lambda: Part(torch.jit.trace(model().eval(), torch.zeros(SHAPE))),

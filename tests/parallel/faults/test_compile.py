@@ -1,0 +1,51 @@
+"""torch.compile around a network compiles what is around it, and a compiled model is read as the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import compile_ranks
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("compile_ranks.py"), 2, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("loss", compile_ranks.LOSSES)
+def test_a_compiled_module_around_a_network(loss: str, ranks: RankPool) -> None:
+    for far, gradients, breaks in ranks.call("around", loss):
+        assert far < 1e-5
+        assert gradients < 1e-5
+        assert 1 <= breaks <= 6  # at the network, and at operations on its output
+
+
+@pytest.mark.parametrize("how", ["model", "model in place", "network", "network in place"])
+def test_compiled_models_and_networks(how: str, ranks: RankPool) -> None:
+    for far, gradients, breaks in ranks.call("network", how):
+        assert far < 1e-5
+        assert gradients < 1e-5
+        assert breaks <= 1
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
+def test_compiled_steps_of_optimizers(name: str, ranks: RankPool) -> None:
+    assert max(ranks.call("optimizer", name)) < 1e-5
+
+
+def test_a_full_graph_is_refused_with_what_to_do(ranks: RankPool) -> None:
+    for said, far in ranks.call("full_graph"):
+        assert "exchanges words between ranks" in said
+        assert "compile without fullgraph=True" in said
+        assert far < 1e-5
+
+
+def test_plans_and_checks_of_a_compiled_model(ranks: RankPool) -> None:
+    assert all(ranks.call("planned"))
