@@ -25,6 +25,8 @@ MODULES = (
     "grid/word_counter",
     "grid/process_grid",
     "grid/ranks",
+    "grid/seals",
+    "grid/rank_tree",
     "grid/hosts",
     "comm/buffer_pool",
     "comm/precision",

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from synth.prediction.public import predict
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
+    from synth.runtime.model.checkpoint import load_checkpoint, save_checkpoint
     from synth.runtime.model.checks.replicas import check_replicas
+    from synth.runtime.model.checks.start import init_process_group
     from synth.runtime.tracing.inputs import Inputs
     from synth.simulation.simulate import simulated as simulate
 
@@ -75,6 +77,7 @@ __all__ = [
     "distributed_conv",
     "feed",
     "init_process_group",
+    "load_checkpoint",
     "load_layer",
     "load_network",
     "lower_bounds",
@@ -86,6 +89,7 @@ __all__ = [
     "read_plan",
     "report",
     "sampler",
+    "save_checkpoint",
     "simulate",
     "tune",
 ]
@@ -103,6 +107,7 @@ _HOMES = {
     "init_process_group": ("synth.runtime.model.checks.start", "init_process_group"),
     "Inputs": ("synth.runtime.tracing.inputs", "Inputs"),
     "Layer": ("synth.layer.layer", "Layer"),
+    "load_checkpoint": ("synth.runtime.model.checkpoint", "load_checkpoint"),
     "load_layer": ("synth.layer.layer", "load_layer"),
     "load_network": ("synth.network.file", "load_network"),
     "lower_bounds": ("synth.analysis.lower_bounds", "lower_bounds"),
@@ -121,6 +126,7 @@ _HOMES = {
     "report": ("synth.reports.text", "report"),
     "RunError": ("synth.base.errors", "RunError"),
     "sampler": ("synth.parallel.input.order", "sampler"),
+    "save_checkpoint": ("synth.runtime.model.checkpoint", "save_checkpoint"),
     "simulate": ("synth.simulation.simulate", "simulated"),
     "Study": ("synth.analysis.sweep_table", "Study"),
     "SynthError": ("synth.base.errors", "SynthError"),

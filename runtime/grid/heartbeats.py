@@ -9,16 +9,45 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from synth.runtime.grid.launched_job import job_name, reason_of, store_place
+from synth.runtime.grid.launched_job import (
+    job_name,
+    reason_of,
+    store_address,
+    store_place,
+)
 from synth.runtime.grid.local_processes import birth
+from synth.runtime.grid.seals import read_now, sealed, unsealed
 from synth.runtime.grid.word_counter import TrafficCounter
 
 TICK = 0.5  # seconds between two heartbeats
+NONE = ("", 0, "")  # of no known process
 STORE_FAULTS = RuntimeError, ValueError, OSError
+
+
+class Sign(NamedTuple):
+    """A heartbeat of a rank.
+
+    ticks: its number. state: "here" while the rank takes part. reached, at: how far
+    the rank has come, as a number and in words. host, pid, began: its process.
+    """
+
+    ticks: int
+    state: str
+    who: str
+    reached: int
+    at: str
+    host: str
+    pid: int
+    began: str
+
+    @property
+    def process(self) -> tuple[str, int, str]:
+        """What tells its process from all others."""
+        return self.host, self.pid, self.began
 
 
 class Heartbeats:
@@ -58,7 +87,7 @@ class Heartbeats:
         self.failure_at = 0.0  # when this rank saw that another one has failed
         self.first_fault = ""  # what that one said
         self.keeper: int | None = 0  # the rank that keeps the store, if one does
-        self.seen: dict[int, list[Any]] = {}  # rank -> its latest known heartbeat
+        self.seen: dict[int, Sign] = {}  # rank -> its latest known heartbeat
         self.gone_since: dict[tuple[int, str], float] = {}  # see `require_siblings`
         self.beside: set[int] = set()  # ranks that were seen to run
         self.silent: set[int] = set()  # ranks that a stuck rank has not heard
@@ -72,13 +101,12 @@ class Heartbeats:
         Raises `RuntimeError` if another process has joined as this rank.
         """
         self.store = store or dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
+            *store_address(self.size),
             is_master=False,
             timeout=datetime.timedelta(seconds=self.timeout),
             wait_for_workers=False,
         )
-        if self.store.add(f"joined as {self.keys[self.rank]}", 1) > 1:
+        if not self.is_first():
             raise RuntimeError(
                 f"another process has joined as rank {self.rank}: two jobs use"
                 f" {store_place()}; give each job a MASTER_PORT of its own"
@@ -88,12 +116,24 @@ class Heartbeats:
         self.courier = threading.Thread(target=self.carry, daemon=True)
         self.courier.start()
 
+    def is_first(self) -> bool:
+        """Whether no other process has joined as this rank."""
+        key = f"joined as {self.keys[self.rank]}"
+        own = sealed(key, json.dumps([*self.own, id(self)]))
+        there = self.store.compare_set(key, "", own)
+        if unsealed(key, there) is None:  # what a stranger wrote is written over
+            self.store.set(key, own)
+            return True
+        return bool(there.decode() == own)
+
     def sign(self) -> None:
         """Send a heartbeat."""
+        key = self.keys[self.rank]
         with self.signing:
             self.ticks += 1
-            beat = [self.ticks, self.state, self.who, *self.place(), *self.own]
-            self.store.set(self.keys[self.rank], json.dumps(beat))
+            reached, at = self.place()
+            beat = Sign(self.ticks, self.state, self.who, reached, at, *self.own)
+            self.store.set(key, sealed(key, json.dumps(beat)))
 
     def place(self) -> tuple[int, str]:
         """How far this rank has come, as a number and in words."""
@@ -103,11 +143,19 @@ class Heartbeats:
         """How far a rank has come that is not late."""
         return self.traffic.started
 
-    def signs(self) -> list[list[Any]]:
+    def signs(self) -> list[Sign]:
         """The latest heartbeat of every rank."""
-        found = [json.loads(beat) for beat in self.store.multi_get(self.keys)]
-        self.seen = dict(enumerate(found))
-        return found
+        return [self.heard(rank) for rank in range(self.size)]
+
+    def heard(self, rank: int) -> Sign:
+        """A rank's latest heartbeat, which another process may have deleted."""
+        text = read_now(self.store, self.keys[rank])
+        sign = None if text is None else sign_of(text)
+        if sign is None:
+            unknown = Sign(0, "here", self.name_of(rank), 0, "an unknown place", *NONE)
+            sign = self.seen.get(rank, unknown)
+        self.seen[rank] = sign
+        return sign
 
     def carry(self) -> None:
         """The thread that waits for the store: heartbeats go out, and some come in."""
@@ -123,12 +171,25 @@ class Heartbeats:
 
     def look(self) -> None:
         """Read heartbeats. A keeper of the store that is gone cannot be asked."""
-        if not self.failure_at and self.store.check([self.first_key]):
-            self.first_fault = self.store.get(self.first_key).decode()
-            self.failure_at = time.monotonic()
+        if not self.failure_at:
+            told = read_now(self.store, self.first_key)
+            if told is not None:
+                self.first_fault, self.failure_at = told, time.monotonic()
         if not self.met:
             return
         if self.asking:
             self.signs()
         elif self.keeper is not None:
-            self.seen[self.keeper] = json.loads(self.store.get(self.keys[self.keeper]))
+            self.heard(self.keeper)
+
+
+def sign_of(text: str) -> Sign | None:
+    """A heartbeat from its JSON text; None if it is none."""
+    kinds = int, str, str, int, str, str, int, str
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(told, list) and list(map(type, told)) == list(kinds):
+        return Sign(*told)
+    return None

@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_WORDS = 2000  # characters of the last words of a rank
+
 
 def launched() -> tuple[int, int, int]:
     """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
@@ -55,6 +58,23 @@ def store_place() -> str:
     return ":".join(given)
 
 
+def on_one_host(size: int) -> bool:
+    """Whether the launcher says that all ranks run on this machine."""
+    if os.environ.get("MASTER_ADDR") in LOOPBACK:
+        return True
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return os.environ["LOCAL_WORLD_SIZE"] == str(size)
+    return os.environ.get("SLURM_STEP_NUM_NODES") == "1"
+
+
+def store_address(size: int) -> tuple[str, int]:
+    """Where ranks reach the store: by loopback, if one of them keeps it beside all."""
+    name, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if on_one_host(size) and not agent_store() and name not in LOOPBACK:
+        name = "127.0.0.1"
+    return name, port
+
+
 def store_keeper() -> str:
     """Who keeps the store, for messages."""
     keeper = "the launcher" if agent_store() else "rank 0"
@@ -79,6 +99,15 @@ def reason_of(error: BaseException) -> str:
     if text and isinstance(error, RuntimeError | ValueError | OSError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def plain(words: str) -> str:
+    """Words that another process may have written, as one line of bounded length."""
+    cut = words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]} ..."
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in cut
+    )
 
 
 def say(line: str, to: Any = None) -> None:

@@ -8,7 +8,6 @@ So a rank always ends, within its timeout and a few seconds.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import select
 import signal
@@ -16,12 +15,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK, Heartbeats
+from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK, Heartbeats, Sign
 from synth.runtime.grid.launched_job import (
     agent_store,
     ends_within,
+    plain,
     reason_of,
     say,
     say_at_once,
@@ -36,6 +36,7 @@ from synth.runtime.grid.local_processes import (
     siblings,
     siblings_by_fate,
 )
+from synth.runtime.grid.seals import sealed, unsealed
 
 TO_START = 2.0  # seconds in which a launcher usually has started all its ranks
 MISSING = 1.0  # seconds without a process that was there, which a glance can miss
@@ -147,12 +148,12 @@ class Watch(Heartbeats):
                 continue
             for rank, sign in tuple(self.seen.items()):
                 ticks, when = heard.get(rank, (-1, now))
-                fresh = sign[0] != ticks or sign[1] != "here"
-                heard[rank] = (sign[0], now) if fresh else (ticks, when)
+                fresh = sign.ticks != ticks or sign.state != "here"
+                heard[rank] = (sign.ticks, now) if fresh else (ticks, when)
             limit = now - patience
             self.silent = {rank for rank, (_, when) in heard.items() if when < limit}
             # One that runs on this machine may be slow: collectives have a timeout.
-            if any(not is_running(*self.seen[rank][5:]) for rank in self.silent):
+            if any(not is_running(*self.seen[rank].process) for rank in self.silent):
                 self.end(f"no sign of life from every rank in {patience:g} s")
 
     def heeds_launcher(self) -> bool:
@@ -214,7 +215,9 @@ class Watch(Heartbeats):
 
         def wait() -> None:
             with suppress(*STORE_FAULTS):
-                while not self.met or any(sign[1] == "here" for sign in self.signs()):
+                while not self.met or any(
+                    sign.state == "here" for sign in self.signs()
+                ):
                     time.sleep(0.1)
 
         ends_within(max(0.0, end - time.monotonic()), wait)
@@ -229,7 +232,7 @@ class Watch(Heartbeats):
     def told(self, reason: str) -> str:
         """The last words of this rank, with whom it blames so far."""
         own = f"{self.who}: failed, last started {self.traffic.latest}: {reason}"
-        return own + (self.blamed or self.guess())
+        return plain(own + (self.blamed or self.guess()))
 
     def guess(self) -> str:
         """Whom to blame if the store is silent: rank 0, if that keeps the store."""
@@ -247,7 +250,7 @@ class Watch(Heartbeats):
         keeper = self.keeper
         if self.store_fault and agent_store():  # of another host, which is cut off
             signs = [self.seen[rank] for rank in sorted(self.silent)]
-            far = [sign for sign in signs if sign[5] != self.own[0]]
+            far = [sign for sign in signs if sign.host != self.own[0]]
             return "".join(f"; {self.lost(sign)}" for sign in far[:8])
         if not self.store_fault or self.rank == keeper:
             return ""
@@ -256,20 +259,18 @@ class Watch(Heartbeats):
         if keeper not in self.seen:
             name = self.name_of(keeper)
             return f"; {name} has ended or is cut off, who keeps the store"
-        if not is_running(*self.seen[keeper][5:]):
-            end_lost(*self.seen[keeper][5:])
+        if not is_running(*self.seen[keeper].process):
+            end_lost(*self.seen[keeper].process)
         return f"; {self.lost(self.seen[keeper])}"
 
-    def lost(self, sign: list[Any]) -> str:
+    def lost(self, sign: Sign) -> str:
         """The words for a lost rank, from its latest heartbeat."""
-        _, state, who, _, at, host, *_ = sign
-        if state == "done":
-            return f"{who} has left after {at}"
-        if host == self.own[0]:
-            return f"{who} is lost, last seen at {at}"
-        return (
-            f"{who} is lost, last seen at {at}, or the link to its host {host} is cut"
-        )
+        if sign.state == "done":
+            return f"{sign.who} has left after {sign.at}"
+        words = f"{sign.who} is lost, last seen at {sign.at}"
+        if sign.host == self.own[0]:
+            return words
+        return f"{words}, or the link to its host {sign.host} is cut"
 
     def blame(self, own: str) -> None:
         """Find the ranks that are missing, lost or late, or the first to fail."""
@@ -277,7 +278,7 @@ class Watch(Heartbeats):
             return
         try:
             self.sign()
-            first = self.store.compare_set(self.first_key, "", own).decode()
+            first = self.first_to_fail(own)
             blamed = "" if self.met or self.knows_why else self.missing()
             if not own.endswith(ANOTHER) and not self.knows_why:
                 blamed = blamed or self.lost_or_late()
@@ -286,6 +287,15 @@ class Watch(Heartbeats):
             self.blamed = blamed
         except STORE_FAULTS as error:
             self.store_fault = reason_of(error)
+
+    def first_to_fail(self, own: str) -> str:
+        """The words of the rank that failed first: this one, if no other has."""
+        told = sealed(self.first_key, plain(own))
+        there = self.store.compare_set(self.first_key, "", told)
+        first = unsealed(self.first_key, there)
+        if first is None:  # what a stranger wrote is written over
+            self.store.set(self.first_key, told)
+        return own if first in (None, plain(own)) else str(first)
 
     def missing(self) -> str:
         """The ranks that are gone before all have met, else those that have not come.
@@ -299,8 +309,8 @@ class Watch(Heartbeats):
             if index == self.keeper and not agent_store():
                 continue  # it answers, even if it waits for others to come
             if self.store.check([self.keys[index]]):
-                sign = json.loads(self.store.get(self.keys[index]))
-                if sign[1] == "here" and is_halted(*sign[5:]):
+                sign = self.heard(index)
+                if sign.state == "here" and is_halted(*sign.process):
                     gone.append(f"; {self.lost(sign)}")
             elif rank in stopped:
                 gone.append(f"{name} was stopped before it came")
@@ -323,22 +333,26 @@ class Watch(Heartbeats):
         while lost and time.monotonic() - begin < SILENCE:
             time.sleep(0.1)
             pairs = list(zip(before, self.signs(), strict=True))
-            here = [(old, new) for old, new in pairs if new[1] == "here"]
-            lost = [new for a, new in here if a[0] == new[0] or is_halted(*new[5:])]
-        hung = [self.seen[rank][2] for rank in self.silent]
-        lost = [each for each in lost if each[2] in hung or not is_running(*each[5:])]
+            here = [(old, new) for old, new in pairs if new.state == "here"]
+            lost = [
+                new
+                for old, new in here
+                if old.ticks == new.ticks or is_halted(*new.process)
+            ]
+        hung = [self.seen[rank].who for rank in self.silent]
+        lost = [e for e in lost if e.who in hung or not is_running(*e.process)]
         for sign in lost:
-            end_lost(*sign[5:])
+            end_lost(*sign.process)
         if lost:
             return "".join(f"; {self.lost(sign)}" for sign in lost[:8])
         signs = self.signs()
-        least = min((sign[3] for sign in signs if sign[3]), default=0)
+        least = min((sign.reached for sign in signs if sign.reached), default=0)
         late = [
             sign
             for sign in signs
-            if sign[1] == "here" and sign[3] == least < self.reached()
+            if sign.state == "here" and sign.reached == least < self.reached()
         ]
-        named = [f"; {who} is late, still at {at}" for _, _, who, _, at, *_ in late]
-        left = [sign for sign in signs if sign[1] == "done"]
-        named = named or [f"; {sign[2]} has left after {sign[4]}" for sign in left]
+        named = [f"; {each.who} is late, still at {each.at}" for each in late]
+        left = [sign for sign in signs if sign.state == "done"]
+        named = named or [f"; {each.who} has left after {each.at}" for each in left]
         return "".join(named[:8])

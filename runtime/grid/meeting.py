@@ -15,10 +15,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from synth.runtime.grid.launched_job import agent_store, job_name, store_place
+from synth.runtime.grid.launched_job import (
+    LOOPBACK,
+    agent_store,
+    job_name,
+    on_one_host,
+    store_address,
+    store_place,
+)
 from synth.runtime.grid.liveness import Watch
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def meet(
@@ -40,12 +45,21 @@ def meet(
     if size > 1:
         if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
             raise ValueError("set MASTER_ADDR and MASTER_PORT, as torchrun does")
-        name, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        name, port = store_address(size)
         keeps = rank == 0 and not agent_store()
+        if on_one_host(size):
+            _keep_messages_here()
     store = _own_store(name, port, keeps, limit, f"{job} is open")
     if watch:
         watch.connect()
     return dist.PrefixStore(job, store)  # type: ignore[attr-defined]
+
+
+def _keep_messages_here() -> None:
+    """Let gloo listen on the loopback interface, unless the user has named one."""
+    for _, interface in socket.if_nameindex():
+        if interface in ("lo", "lo0"):  # of Linux, of macOS
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _own_store(
@@ -99,9 +113,19 @@ def _local_listener(name: str, port: int) -> int | None:
     return listener.detach()  # the store closes it
 
 
+def wait_until_all(store: Any, size: int, what: str) -> None:
+    """Return when all ranks have called this for `what`, once; O(1) calls each."""
+    _count_in(store, size, what)
+    store.wait([f"all {what}"])
+
+
 def part(store: Any, rank: int, size: int) -> None:
     """Say that this rank needs the store no more; rank 0, which may keep it, waits."""
-    if rank:
-        store.set(f"rank {rank} is through", "")
-    elif size > 1:
-        store.wait([f"rank {peer} is through" for peer in range(1, size)])
+    _count_in(store, size, "through")
+    if rank == 0:
+        store.wait(["all through"])
+
+
+def _count_in(store: Any, size: int, what: str) -> None:
+    if store.add(f"ranks {what}", 1) == size:
+        store.set(f"all {what}", "")

@@ -16,6 +16,7 @@ from synth.runtime.grid.launched_job import launched, ranks_here, reason_of
 from synth.runtime.grid.liveness import Watch
 from synth.runtime.grid.meeting import meet, part
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
+from synth.runtime.grid.rank_tree import Said, StoreTree
 from synth.runtime.kernels.context import Context
 
 WAIT_FOR_WORD = 5.0  # seconds
@@ -85,7 +86,7 @@ def start(
     try:
         store = meet(rank, size, watch, limit)
         gpus = device != "cpu" and torch.cuda.device_count() >= ranks_here(local)
-        nccl = agree(store, rank, size, plan, gpus)
+        nccl = agree(store, rank, size, plan, gpus, timeout)
         here = device_of(rank, local, device, nccl)
         # A group bound to a device would be split off the world, in which all ranks
         # take part. Idle ranks create no groups.
@@ -121,23 +122,28 @@ def device_of(rank: int, local: int, device: str, nccl: bool) -> torch.device:
     return here
 
 
-def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
+def agree(
+    store: Any, rank: int, size: int, plan: str, gpu: bool, timeout: float
+) -> bool:
     """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
-    store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
-    if rank == 0:
-        texts = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
-        other = [peer for peer in range(size) if texts[peer].split()[0] != plan]
-        all_gpu = all(text.endswith("1") for text in texts)
-        if other:  # said before another rank can end, upon which a launcher ends all
-            text = f"rank {other[0]} runs another plan than rank 0"
-            text += "; start all ranks with one program"
-            print(text, file=sys.stderr, flush=True)
-        store.set("agreed", "no" if other else "gpu" if all_gpu else "cpu")
-    agreed = store.get("agreed").decode()
-    if agreed == "no":
+    mine = [Said(plan, rank), gpu]
+
+    def combine(own: Any, child: Any) -> Any:
+        both = Said(*own[0]).with_child(Said(*child[0]))
+        return [both, own[1] and child[1]]
+
+    tree = StoreTree(store, "plan", rank, size, timeout)
+    found = tree.up(mine, combine)
+    other = Said(*found[1][0]).other
+    if rank == 0 and other >= 0:  # said before another rank ends, and a launcher all
+        text = f"rank {other} runs another plan than rank 0"
+        text += "; start all ranks with one program"
+        print(text, file=sys.stderr, flush=True)
+    said, all_gpu = tree.down(found)
+    if Said(*said).other >= 0:
         part(store, rank, size)
         sys.exit(2)
-    return bool(agreed == "gpu")
+    return bool(all_gpu)
 
 
 def wait_for_all(world: World) -> None:

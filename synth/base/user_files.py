@@ -56,7 +56,7 @@ def _bytes_of(path: str | os.PathLike[str], name: str, most: int, meant: str) ->
         kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or device"
         raise InputError(f"{name}: is {kind}, not a file; name a {meant}")
     with open(opened, "rb") as file:
-        return file.read(most + 1)
+        return file.read(most + 1) or b""  # None for a file of the kernel that has nothing to say now
 
 
 def _standard_input() -> bytes:

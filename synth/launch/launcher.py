@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -106,7 +107,10 @@ def started(
 
 
 def environment(defaults: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of ranks: synth can be imported, what lies in the current folder cannot."""
+    """The environment of ranks: synth can be imported, what lies in the current folder cannot.
+
+    The secret of a run seals what ranks write into their store; see `synth.runtime.grid.seals`.
+    """
     paths = [HOME, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     launchers = ("TORCHELASTIC_", "SLURM_", "MASTER_", "LOCAL_", "RANK", "WORLD_SIZE", "GROUP_", "ROLE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
@@ -117,6 +121,7 @@ def environment(defaults: Mapping[str, str] | None = None) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONSAFEPATH": "1",
         "SYNTH_RUN_ID": uuid.uuid4().hex,
+        "SYNTH_RUN_SECRET": secrets.token_hex(32),
     }
 
 

@@ -15,6 +15,7 @@ MODULES = {
         "dataclasses",
         "datetime",
         "functools",
+        "hmac",
         "itertools",
         "io",
         "json",

@@ -14,7 +14,7 @@ from torch.distributed.constants import default_pg_timeout
 from synth.runtime.grid.heartbeats import STORE_FAULTS
 from synth.runtime.grid.launched_job import job_name, launched, reason_of
 from synth.runtime.grid.liveness import Watch
-from synth.runtime.grid.meeting import meet, part
+from synth.runtime.grid.meeting import meet, part, wait_until_all
 
 STARTS = itertools.count()  # of this process; all ranks start together
 
@@ -73,7 +73,7 @@ def init_process_group(
             timeout=timeout,
             **options,
         )
-        _wait_for_all(store, rank, size)
+        wait_until_all(store, size, "here")
         if watch is not None:
             watch.meet()  # from now on a rank may end
             if rank:
@@ -86,9 +86,3 @@ def init_process_group(
     finally:
         if watch is not None:
             watch.leave()
-
-
-def _wait_for_all(store: Any, rank: int, size: int) -> None:
-    """Return when every rank is here: of nccl, a group does not wait for it."""
-    store.set(f"rank {rank} is here", "")
-    store.wait([f"rank {each} is here" for each in range(size)])

@@ -130,7 +130,7 @@ class TrainingWatch(Watch):
 
     def keeper_is_done(self) -> bool:
         """Whether the rank that keeps the store has left in order."""
-        return self.keeper in self.seen and self.seen[self.keeper or 0][1] == "done"
+        return self.keeper in self.seen and self.seen[self.keeper or 0].state == "done"
 
     # -- the end ----------------------------------------------------------------------
 
@@ -195,9 +195,9 @@ class TrainingWatch(Watch):
     def until_read(self) -> None:
         """Wait until every rank that is here has read the heartbeats once more."""
         with suppress(*STORE_FAULTS):
-            before = [sign[0] for sign in self.signs()] if self.met else []
+            before = [sign.ticks for sign in self.signs()] if self.met else []
             while any(
-                sign[1] == "here" and sign[0] < ticks + 2
+                sign.state == "here" and sign.ticks < ticks + 2
                 for sign, ticks in zip(self.signs(), before, strict=True)
             ):
                 time.sleep(TICK / 5)

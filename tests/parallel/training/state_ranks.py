@@ -197,3 +197,23 @@ def whole_tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: whole_tensors(each) for key, each in value.items()}
     return value.full_tensor().detach() if hasattr(value, "full_tensor") else value
+
+
+def saves_with_digests(folder: str) -> None:
+    """A network after two steps, in a checkpoint with digests."""
+    net, optimizer = network("mixed", 0)
+    steps(net, optimizer, 0, 2)
+    synth.save_checkpoint(state_of(net, optimizer), folder)
+
+
+def reads_with_digests(plan: str, folder: str, check: bool = True) -> tuple[str, bool]:
+    """What a rank raises when it loads into a network of other values; whether these are kept."""
+    net, optimizer = network(plan, 1)
+    before = net.full_state_dict()
+    said = ""
+    try:
+        synth.load_checkpoint(state_of(net, optimizer), folder, check=check)
+    except RuntimeError as error:
+        said = str(error)
+    after = net.full_state_dict()
+    return said, all(torch.equal(before[key], after[key]) for key in before)

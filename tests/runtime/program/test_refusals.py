@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from synth.runtime.grid.rank_tree import StoreTree
 from synth.runtime.program import world
 
 
@@ -26,24 +27,33 @@ class Store(dict[str, str]):
     """A store of torch in which rank 1 runs another plan; what was printed before each entry is kept."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        super().__init__({"plan of rank 1": "other 0"})
-        self.capsys, self.said = capsys, {}
+        super().__init__()
+        StoreTree(self, "plan", 1, 2, 9.0).up([("other", 1), False], max)
+        self.capsys, self.said = capsys, dict[str, str]()
 
     def set(self, key: str, value: str) -> None:
-        self[key], self.said[key] = value, self.capsys.readouterr().err
+        self[key] = value
+        if hasattr(self, "said"):
+            self.said[key] = self.capsys.readouterr().err
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key].encode()
 
-    def wait(self, keys: list[str]) -> None:
+    def delete_key(self, key: str) -> None:
+        del self[key]
+
+    def add(self, key: str, count: int) -> int:
+        return 2  # the other rank is through
+
+    def wait(self, keys: list[str], limit: Any = None) -> None:
         pass
 
 
 def test_another_plan_is_named_before_a_rank_can_end(capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(capsys)
     with pytest.raises(SystemExit) as ended:
-        world.agree(store, 0, 2, "mine", gpu=False)
+        world.agree(store, 0, 2, "mine", False, 9.0)
     assert ended.value.code == 2
-    assert store.said["agreed"] == (
+    assert store.said["plan/down 1"] == (
         "rank 1 runs another plan than rank 0; start all ranks with one program\n"
     )
