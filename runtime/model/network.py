@@ -154,16 +154,28 @@ class Network(Shown):
         In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
         require_eager(args, kwargs)
-        return self._forward(args, kwargs)
+        return self._pass(args, kwargs)
+
+    def call_method(self, name: str, args: Any, kwargs: Any) -> Any:
+        """What a method of the model gives, as `forward` gives it."""
+        require_eager(args, kwargs)
+        return self._pass(args, kwargs, name)
 
     @as_it_is
-    def _forward(self, args: Any, kwargs: Any) -> Any:
+    def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
+        """A forward pass, or a call of another method that is planned like one."""
         self._follow_changes()
-        first = self.program
+        programs = self._programs
+        if method:
+            programs = programs.of_method(method, args, kwargs, self)
+            self._read_also(programs.first)
+        first = programs.first
+        if method and self.training in first.modes:
+            raise ValueError(first.modes[self.training])
         given = first.arguments.read(args, kwargs)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
-            program, made, before = self._computed(given)
+            program, made, before = self._computed(programs, given)
         if refuses:
             made = [without_gradient(each) for each in made]
         pairs = zip(made, program.output_partitions.values(), strict=True)
@@ -171,7 +183,7 @@ class Network(Shown):
         return program.structure.filled(outs)
 
     def _computed(
-        self, given: list[torch.Tensor]
+        self, programs: Programs, given: list[torch.Tensor]
     ) -> tuple[StepGraph, list[torch.Tensor], Before]:
         """The step graph for some inputs, and the own parts of its outputs.
 
@@ -180,11 +192,11 @@ class Network(Shown):
         first = self.program
         joint = torch.is_grad_enabled() or self.training  # of all replicas
         number = first.forwards + (joint or first.replication is None)
-        batches = dict(zip(first.inputs, given, strict=True))
-        program = self._programs.of(batches, self)
+        batches = dict(zip(programs.first.inputs, given, strict=True))
+        program = programs.of(batches, self)
         self._programs.require_alone(program)
         replication = program.replication
-        what = f"forward pass {number}{self._programs.suffix(program)}"
+        what = f"forward pass {number}{programs.suffix(program)}"
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)
@@ -211,6 +223,12 @@ class Network(Shown):
         )
         text = partial(program.backward_text, number)
         return program, made, Before(program.ranks, text, versions)
+
+    def _read_also(self, program: StepGraph) -> None:
+        """Follow what a method reads of the modules, too."""
+        seen = self.program.attributes
+        if seen.take(program.attributes):
+            self._watch.renew(self._watch.described())
 
     @property
     def ranks(self) -> Ranks:
@@ -362,7 +380,7 @@ class Network(Shown):
         `ValueError` where no plan fits.
         """
         self._follow_changes()
-        program = self._programs.of_shapes(shapes, self)
+        program = self._programs.of_shapes(shapes, self, input_gradient)
         self._follow(program)
         params = {} if program.inference else dict(self.named_parameters())
         asked = float_inputs(program) if input_gradient else ()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from synth.runtime.grid.boxes import shape
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.model.methods import asks_gradients, with_method
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.undisturbed import undisturbed
 from synth.runtime.tensor.partition import Partition
@@ -26,6 +28,7 @@ from synth.runtime.tracing.inputs import Inputs
 from synth.runtime.tracing.unsupported import plain_copies
 
 MOST = 8  # step graphs that are kept; beyond, the one that was used longest ago goes
+INWARD = ", with gradients of inputs"
 Shapes = dict[str, tuple[int, ...]]  # by the name of an input
 
 
@@ -39,12 +42,14 @@ class Plan(Protocol):
         first: StepGraph,
         device: torch.device,
         partitions: Mapping[str, Partition] | None = None,
+        input_gradient: bool = False,
     ) -> StepGraph:
         """The step graph of a model on "meta".
 
         first: of the same network. partitions: of the tensors that the network has,
-        where the model was changed; None for another shape. All ranks of all replicas
-        call this. Raises `ValueError` where there is none.
+        where the model was changed; None for another shape. input_gradient: whether it
+        makes the gradients of inputs, though `first` makes none. All ranks of all
+        replicas call this. Raises `ValueError` where there is none.
         """
 
 
@@ -53,22 +58,30 @@ class Programs:
 
     first: for the shapes that the network was planned for. template: the user's model
     on "meta". plan: makes the graph for other inputs from it; None to refuse them.
-    words: that were received in graphs which are no more kept.
+    words: that were received in graphs which are no more kept. method: that is called;
+    "" for the model's forward. methods: step graphs of other methods, by their names.
     """
 
     def __init__(
-        self, first: StepGraph, template: nn.Module, plan: Plan | None, words: int = 0
+        self,
+        first: StepGraph,
+        template: nn.Module,
+        plan: Plan | None,
+        words: int = 0,
+        method: str = "",
     ) -> None:
         self.first, self.template, self.plan = first, template, plan
         self.others: OrderedDict[tuple[Any, ...], StepGraph] = OrderedDict()
-        self.words = words
+        self.words, self.method = words, method
+        self.methods: dict[str, list[Programs]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """The same: copies of a network compute with the same steps."""
         return self
 
     def __iter__(self) -> Iterator[StepGraph]:
-        return iter((self.first, *self.others.values()))
+        methods = (each for found in self.methods.values() for each in found)
+        return chain((self.first, *self.others.values()), *methods)
 
     def of(self, batches: Mapping[str, torch.Tensor], network: nn.Module) -> StepGraph:
         """The step graph for these inputs: whole, partitioned, or a rank's own parts.
@@ -77,9 +90,41 @@ class Programs:
         are given other shapes.
         """
         first, shapes = self.first, {n: tuple(b.shape) for n, b in batches.items()}
-        if not self._other(shapes) or not self._are_whole(batches):
-            return first  # which takes parts, and refuses what does not fit
-        return self._of_shapes(shapes, network)
+        inward = self._lacks_gradient(batches.values())
+        if self._other(shapes) and self._are_whole(batches):
+            return self._of_shapes(shapes, network, inward)
+        if inward:
+            return self._of_shapes(_shapes(first), network, inward)
+        return first  # which takes parts, and refuses what does not fit
+
+    def of_method(
+        self, name: str, args: Any, kwargs: Mapping[str, Any], network: nn.Module
+    ) -> Programs:
+        """The step graphs of another method of the model, planned on its first call.
+
+        They use the parameters where `first` holds them. Raises `ValueError` where
+        there is no plan, and `RuntimeError` on all ranks if they call another method or
+        give other arguments.
+        """
+        known, first = self.methods.setdefault(name, []), self.first
+        for each in known:
+            if each.first.arguments.takes(args, kwargs):
+                return each
+        inward = asks_gradients(args, kwargs) and not first.inference
+        if self.plan is None:
+            raise ValueError(f"{name}() has no plan; call the network")
+        inputs = Inputs.called(args, kwargs)
+        what = f"{name}() with {inputs}{INWARD if inward else ''}"
+        first.ranks.require_all(f"the first call of {what}")
+        template = with_method(self.template, name)
+        _follow(template, network)
+        made = self._made(template, inputs, _device(network), None, inward)
+        made.buckets.sums = first.buckets.sums
+        known.append(Programs(made, template, self.plan, method=name))
+        if len(known) > MOST:
+            old = known.pop(0)
+            self.words += old.received()
+        return known[-1]
 
     def of_batch(self, samples: int, network: nn.Module) -> StepGraph:
         """The step graph for batches of another number of samples.
@@ -105,29 +150,36 @@ class Programs:
         self,
         given: Sequence[int] | Mapping[str, Sequence[int]] | None,
         network: nn.Module,
+        input_gradient: bool = False,
     ) -> StepGraph:
         """The step graph for inputs of some shapes; those that are not given stay.
 
+        input_gradient: whether it makes the gradients of inputs, too.
         All ranks of all replicas call this. Raises `ValueError` where there is none.
         """
-        planned = _shapes(self.first)
+        planned, inward = _shapes(self.first), self.plan is not None
+        inward &= input_gradient and not self.first.makes_input_gradient
         if given is None:
-            return self.first
+            given = planned
         if not isinstance(given, Mapping):
             given = {next(iter(planned)): given}
         shapes = {**planned, **{name: tuple(each) for name, each in given.items()}}
-        if shapes == planned:
+        if shapes == planned and not inward:
             return self.first
         if shapes.keys() != planned.keys() or self.plan is None:
             raise ValueError(f"no plan for {_text(shapes)}; the inputs are {planned}")
-        return self._of_shapes(shapes, network)
+        return self._of_shapes(shapes, network, inward)
 
-    def _of_shapes(self, shapes: Shapes, network: nn.Module) -> StepGraph:
+    def _of_shapes(
+        self, shapes: Shapes, network: nn.Module, inward: bool = False
+    ) -> StepGraph:
+        """inward: whether gradients of inputs are asked for, which `first` lacks."""
         first = self.first
-        key = tuple(shapes.items())
+        key = inward, *shapes.items()
         if key not in self.others:
-            first.ranks.require_all(f"the first forward pass with {_text(shapes)}")
-            made = self._planned(shapes, network)
+            what = f"{_text(shapes)}{INWARD if inward else ''}"
+            first.ranks.require_all(f"the first forward pass with {what}")
+            made = self._planned(shapes, network, inward)
             made.buckets.sums = first.buckets.sums
             self.others[key] = made
             if len(self.others) >= MOST:
@@ -185,13 +237,16 @@ class Programs:
 
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""
-        return self.words + sum(_received(each) for each in self)
+        gone = (each.words for found in self.methods.values() for each in found)
+        return self.words + sum(gone) + sum(_received(each) for each in self)
 
     def suffix(self, program: StepGraph) -> str:
         """What tells the passes of a graph from those of the others, in messages."""
+        called = f" of {self.method}()" if self.method else ""
         if program is self.first:
-            return ""
-        return f" with {_text(_shapes(program))}"
+            return called
+        made = program.makes_input_gradient and not self.first.makes_input_gradient
+        return f"{called} with {_text(_shapes(program))}{INWARD if made else ''}"
 
     def _set_sums(self, sums: bool) -> None:
         for each in self:
@@ -221,7 +276,17 @@ class Programs:
             for name, batch in plain.items()
         )
 
-    def _planned(self, shapes: Shapes, network: nn.Module) -> StepGraph:
+    def _lacks_gradient(self, given: Iterable[torch.Tensor]) -> bool:
+        """Whether inputs ask for gradients that the first graph does not make."""
+        first = self.first
+        able = self.plan is not None and torch.is_grad_enabled()
+        if not able or first.inference or first.makes_input_gradient:
+            return False
+        return any(each.requires_grad for each in given)
+
+    def _planned(
+        self, shapes: Shapes, network: nn.Module, inward: bool = False
+    ) -> StepGraph:
         _follow(self.template, network)
         arguments = self.first.arguments
         given = [
@@ -232,7 +297,7 @@ class Programs:
         ]
         args, kwargs = arguments.filled(given)  # type: ignore[arg-type]
         inputs = Inputs(*args, **kwargs)
-        return self._made(self.template, inputs, _device(network), None)
+        return self._made(self.template, inputs, _device(network), None, inward)
 
     def _made(
         self,
@@ -240,11 +305,12 @@ class Programs:
         inputs: Inputs,
         here: torch.device,
         partitions: Mapping[str, Partition] | None,
+        inward: bool = False,
     ) -> StepGraph:
         """What the plan makes, as `parallelize` is called; it runs in all modes."""
         assert self.plan is not None
         with undisturbed(here):
-            return self.plan(template, inputs, self.first, here, partitions)
+            return self.plan(template, inputs, self.first, here, partitions, inward)
 
 
 def emptied(model: nn.Module) -> nn.Module:

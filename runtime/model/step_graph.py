@@ -21,6 +21,7 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
+from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.steps.draws import Seeds
@@ -140,6 +141,12 @@ class StepGraph:
     def seeds(self) -> Seeds:
         """What gives each pass its random numbers."""
         return Seeds(self.modules(), self.ranks)
+
+    @cached_property
+    def makes_input_gradient(self) -> bool:
+        """Whether every layer is planned with the gradient of its input."""
+        layers = (each for each in self.modules() if isinstance(each, DistributedLayer))
+        return all("In" in each.program.gradients for each in layers)
 
     @property
     def owners(self) -> dict[str, str]:

@@ -39,6 +39,14 @@ class Attributes:
         above = (".".join(parts[:n]) for n in range(len(parts) + 1))
         return any(each in self.called for each in above)
 
+    def take(self, other: Attributes) -> bool:
+        """Take those of another method of the same model; whether some are new."""
+        before = len(self.read), len(self.called), len(self.written)
+        self.read |= other.read
+        self.called |= other.called
+        self.written |= other.written
+        return before != (len(self.read), len(self.called), len(self.written))
+
     @contextmanager
     def seen(self, model: nn.Module, inside: Callable[[], bool]) -> Iterator[None]:
         """Note what a model that runs in here reads and writes.

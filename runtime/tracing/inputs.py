@@ -65,6 +65,14 @@ class Inputs:
             " synth.Inputs"
         )
 
+    @classmethod
+    def called(cls, args: Any, kwargs: Mapping[str, Any]) -> Inputs:
+        """Of a call: its tensors are examples, and tuples of integers are values."""
+        made = cls()
+        made.given = args, dict(kwargs)
+        made.args, made.kwargs = _pytree.tree_map(_of_tensor, made.given)
+        return made
+
     def mapped(self, change: Callable[[Spec], Spec]) -> Inputs:
         """The same arguments with other specs, and without examples."""
         made = Inputs()
@@ -182,6 +190,15 @@ class Arguments:
                 )
         return found
 
+    def takes(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call gives tensors where these are, and the same values."""
+        try:
+            found = self.read(args, kwargs)
+        except (TypeError, ValueError):
+            return False
+        pairs = zip(found, self.specs, strict=True)
+        return all(each.dim() == len(spec.shape) for each, spec in pairs)
+
     def _given(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What a call gives in the place of a tensor, or of what it is a part of."""
         found: Any = self.signature.bind(*args, **kwargs).arguments
@@ -254,6 +271,12 @@ def _specified(given: Any) -> Any:
     if isinstance(given, dict):
         return {name: _specified(each) for name, each in given.items()}
     return given
+
+
+def _of_tensor(given: Any) -> Any:
+    """The spec of a tensor; any other value itself."""
+    is_tensor = isinstance(given, torch.Tensor)
+    return Spec(tuple(given.shape), given.dtype) if is_tensor else given
 
 
 def _path(keys: Any) -> str:

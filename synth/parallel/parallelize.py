@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from synth.base.doors import Door, entered_by
+from synth.base.errors import UsageError
 from synth.machine.file import load_machine
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
@@ -68,6 +69,7 @@ def parallelize(
     mode: str = "training",
     objective: Literal["time", "words"] | None = None,
     check: bool | Literal["auto"] = "auto",
+    mesh: DeviceMesh | None = None,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -98,6 +100,8 @@ def parallelize(
     check_finite: check for NaN and infinity in all activations and gradients, with one small collective for
         each. All ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.
+        Where a batch requires a gradient without this, a plan with it is made at the first such call; it
+        uses the weights where the first plan holds them.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It needs memory for as many more slices, which count in a limit: 0 where
         memory was limited and nothing is given.
@@ -111,6 +115,7 @@ def parallelize(
         measures the machine for some seconds and keeps the numbers in the user's cache folder; ranks may
         hold whole slices of weights, as with DDP, where they fit `memory`. None: what the environment
         variable SYNTH_OBJECTIVE says, else "time".
+    mesh: another name for `procs`.
     check: whether the first rank first compares the network with the model in one process, as `synth.check`
         does, while the others wait: always (True), never (False), or where it is estimated to take at most
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
@@ -134,6 +139,9 @@ def parallelize(
     from synth.runtime.tracing.plain_model import uncompiled
 
     model = uncompiled(model)
+    if mesh is not None and procs is not None:
+        raise UsageError("mesh and procs both name the ranks; give one of them")
+    procs = procs if mesh is None else mesh
     check_batch_norm(batch_norm, mode)
     chosen_objective, when = objective_of(objective), when_to_check(check)
     members = ranks_of(procs)

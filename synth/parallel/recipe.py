@@ -113,6 +113,7 @@ class NetworkRecipe(NamedTuple):
             first: StepGraph,
             device: torch.device,
             partitions: Mapping[str, Partition] | None = None,
+            input_gradient: bool = False,
         ) -> StepGraph:
             if partitions is not None:
                 assert self.prepare is not None
@@ -120,6 +121,11 @@ class NetworkRecipe(NamedTuple):
                 again = consistent(read, template, inputs, {}, self.members.everyone)
                 place = first.context.process_groups, first, device, partitions
                 return assembled(template, self.parts(inputs, again), *place)
+            if prepared.whole_plan and input_gradient:
+                raise ValueError(
+                    "an input requires a gradient, which the plan that was given does not make; plan with"
+                    " input_gradient=True"
+                )
             if prepared.whole_plan:
                 raise ValueError(
                     f"the plan that was given is not for the input {inputs}; parallelize without a plan, or"
@@ -127,7 +133,8 @@ class NetworkRecipe(NamedTuple):
                 )
             traced = trace_model(template, inputs, device=device.type)
             made = PreparedModel(traced, prepared.chosen, None, prepared.planned)
-            return assembled(template, self.parts(inputs, made), first.context.process_groups, first, device)
+            asked = self._replace(input_gradient=self.input_gradient or input_gradient)
+            return assembled(template, asked.parts(inputs, made), first.context.process_groups, first, device)
 
         return Network(model, self.parts(inputs, prepared), self.members, other)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from synth.runtime.model.methods import has_tensors, planned_method
 from synth.runtime.tracing.facts import INTERNAL, STORED
 from synth.runtime.tracing.unsupported import plain_copies
 
@@ -43,9 +45,26 @@ class Shown(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         shown = vars(self).get("_shown")
-        if shown is not None and name in vars(shown):
+        if shown is None:
+            return super().__getattr__(name)
+        if name in vars(shown):
             return vars(shown)[name]
-        return super().__getattr__(name)
+        if planned_method(shown, name) is not None:
+            return partial(self._method, name)
+        return getattr(shown, name)  # of its class, such as a property
+
+    def _method(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What a method of the model gives; one that is given tensors is planned."""
+        if has_tensors(args, kwargs):
+            return self.call_method(name, args, kwargs)
+        return getattr(self._shown, name)(*args, **kwargs)
+
+    def call_method(self, name: str, args: Any, kwargs: Any) -> Any:
+        """What a method of the model gives for tensors."""
+        raise NotImplementedError
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self._shown)})
 
     def __delattr__(self, name: str) -> None:
         if "_shown" not in vars(self) or name in vars(self):

@@ -1,0 +1,57 @@
+"""Methods of the user's model other than `forward`, which the ranks run as well."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+
+def planned_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
+    """The function of a method of the user's class; None for anything else."""
+    found = inspect.getattr_static(type(model), name, None)
+    known = name.startswith("__") or hasattr(nn.Module, name)
+    return found if inspect.isfunction(found) and not known else None
+
+
+def has_tensors(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a tensor is among the arguments of a call."""
+    leaves = _pytree.tree_leaves((args, kwargs))
+    return any(isinstance(each, torch.Tensor) for each in leaves)
+
+
+def asks_gradients(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call would record gradients of its arguments."""
+    leaves = _pytree.tree_leaves((args, kwargs))
+    given = (each for each in leaves if isinstance(each, torch.Tensor))
+    return torch.is_grad_enabled() and any(each.requires_grad for each in given)
+
+
+def with_method(model: nn.Module, name: str) -> nn.Module:
+    """The same model with a method in the place of its `forward`.
+
+    What the method calls, `forward` among it, is that of the model.
+    """
+    kind = type(model)
+    method, inside = getattr(kind, name), list[bool]()
+
+    @functools.wraps(method)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if inside:
+            return kind.forward(self, *args, **kwargs)
+        inside.append(True)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            inside.pop()
+
+    made = copy.copy(model)
+    names = {"forward": forward, "__module__": kind.__module__}
+    made.__class__ = type(f"{kind.__name__}.{name}", (kind,), names)
+    return made

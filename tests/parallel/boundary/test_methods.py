@@ -1,0 +1,59 @@
+"""Methods and attributes of a model work on its network: methods that are given tensors are planned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import methods_ranks
+import pytest
+import torch
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("methods_ranks.py"), 2, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("plan", [{"h": 2}, {"k": 2}], ids=str)
+@pytest.mark.parametrize("name", methods_ranks.CALLS)
+def test_methods(name: str, plan: dict[str, int], ranks: RankPool) -> None:
+    for distances in ranks.call("distances", name, plan):
+        assert max(distances) < 1e-9, distances
+
+
+def test_the_gradient_of_a_batch_is_planned_when_it_is_asked_for(ranks: RankPool) -> None:
+    for far, counted, planned in ranks.call("input_gradient"):
+        assert far < 1e-9
+        assert counted == planned
+
+
+def test_attributes(ranks: RankPool) -> None:
+    for found in ranks.call("attributes"):
+        parameters = sum(each.numel() for each in methods_ranks.model().parameters())
+        assert found == [{"channels": 6}, 1, torch.float64, "cpu", parameters, 3, True, False, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("unknown", "AttributeError: 'Coder' object has no attribute 'nothing'"),
+        ("no argument", "TypeError: .*missing 1 required positional argument: 'x'"),
+        ("another method", "RuntimeError: .*the first call of"),
+        ("another value", "RuntimeError: .*the first call of encode"),
+        ("mesh and procs", "UsageError: mesh and procs"),
+    ],
+)
+def test_wrong_calls(name: str, sentence: str, ranks: RankPool) -> None:
+    for said in ranks.call("refused", name):
+        assert re.search(sentence, said), said
+
+
+def test_a_mesh_by_its_name(ranks: RankPool) -> None:
+    assert max(ranks.call("meshed")) < 1e-9
