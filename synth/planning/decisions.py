@@ -84,7 +84,7 @@ class Reading:
     """
 
     layer: Layer
-    parts: Mapping[str, int]
+    parts: Mapping[Axis, int]
     refuse: Callable[[str], NoReturn]
     chosen: dict[str, Any] = field(default_factory=dict)  # field of `Plan` -> value
 
@@ -99,7 +99,7 @@ class Reading:
         """The grid; blocks along no axis are empty."""
         return self.within(self.parts, self.nest.extents, "grid")
 
-    def within(self, parts: Mapping[str, int], most: PerAxis, key: str) -> PerAxis:
+    def within(self, parts: Mapping[Axis, int], most: PerAxis, key: str) -> PerAxis:
         """Counts per axis, from 1 to `most`; an axis that is not named has 1."""
         return PerAxis(
             *(self.whole(parts.get(axis, 1), 1, getattr(most, axis), f"{key}.{axis}") for axis in AXES)

@@ -11,7 +11,7 @@ import msgspec
 
 from synth.base.ranges import MOST_PROCS
 from synth.base.yaml_positions import shown
-from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import TENSORS, Axis, PerAxis, Tensor
 from synth.layer.passes import GRADIENTS, TURNED, Pass, Passes, Task, sequences
 from synth.planning.decisions import DECISIONS, Reading
 from synth.planning.plan import Algorithm
@@ -24,24 +24,12 @@ T = TypeVar("T")
 _STRUCTS: dict[type, Any] = {}
 
 
-class Parts(msgspec.Struct, forbid_unknown_fields=True):
-    """A number per axis; an axis that the layer does not have is 1."""
-
-    b: int = 1
-    g: int = 1
-    d: int = 1
-    h: int = 1
-    w: int = 1
-    c: int = 1
-    k: int = 1
-
-
 class PassEntry(msgspec.Struct, rename={"pass_": "pass"}):
     """The plan of one pass."""
 
     pass_: Pass
     stationary: TensorName
-    tiles: Parts
+    tiles: dict[Axis, int]
     swapped: bool
     kept: list[TensorName]  # reused from an earlier pass
     keeps: list[TensorName]  # saved for a later one
@@ -66,7 +54,7 @@ class ScheduleEntry(msgspec.Struct, kw_only=True, rename={"pass_": "pass"}):
     """The decisions of every plan; `with_decisions` adds those that may go without saying."""
 
     procs: int
-    grid: Parts
+    grid: dict[Axis, int]
     pass_: Task
     passes: list[PassEntry]
 
@@ -90,9 +78,9 @@ def with_decisions(entry: type[T]) -> type[T]:
 
 
 def converted(data: dict[str, Any], entry: type[T], refuse: Callable[[str], NoReturn]) -> T:
-    """The fields of a struct with its decisions, their types checked. refuse: raises for a sentence."""
+    """The fields of a struct, their types and ranges checked. refuse: raises for a sentence."""
     try:
-        return msgspec.convert(data, with_decisions(entry))
+        return msgspec.convert(data, entry)
     except msgspec.ValidationError as fault:
         what, _, where = str(fault).partition(" - at ")
         path = re.sub(r"`\$\.?|`", "", where)
@@ -131,13 +119,8 @@ def _passes(entry: ScheduleEntry, most: PerAxis, reading: Reading) -> list[PassP
 
 def _pass_plan(entry: PassEntry, most: PerAxis, key: str, reading: Reading) -> PassPlan:
     reused, saved = (frozenset(TENSOR_OF[each] for each in names) for names in (entry.kept, entry.keeps))
-    counts = reading.within(parts_of(entry.tiles), most, key)
+    counts = reading.within(entry.tiles, most, key)
     return PassPlan(TENSOR_OF[entry.stationary], counts, entry.swapped, entry.pass_, reused, saved)
-
-
-def parts_of(parts: Parts) -> dict[str, int]:
-    """Axis -> number."""
-    return {axis: getattr(parts, axis) for axis in AXES}
 
 
 def plan_file_schema() -> dict[str, Any]:

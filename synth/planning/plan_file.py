@@ -22,7 +22,7 @@ from synth.layer.layer import Layer
 from synth.planning.decisions import Reading
 from synth.planning.plan import Plan
 from synth.planning.plan_consistency import decision_faults, number_faults
-from synth.planning.plan_entry import PlanEntry, converted, parts_of, schedule_of
+from synth.planning.plan_entry import PlanEntry, converted, schedule_of, with_decisions
 from synth.planning.plan_json import SCHEMA, exact_json
 
 MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
@@ -84,8 +84,8 @@ def no_constant(constant: str) -> float:
 
 def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     refuse = partial(_refuse, name)
-    entry = converted(data, PlanEntry, refuse)
-    reading = Reading(layer, parts_of(entry.grid), refuse)
+    entry = converted(data, with_decisions(PlanEntry), refuse)
+    reading = Reading(layer, entry.grid, refuse)
     schedule = schedule_of(entry, reading)
     limit_bytes, least_work = entry.memory.limit_bytes, entry.balance.least_work
     if limit_bytes is not None:

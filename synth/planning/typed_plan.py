@@ -12,7 +12,7 @@ from synth.planning.decisions import Reading
 from synth.planning.one_line import read_line
 from synth.planning.plan import Plan
 from synth.planning.plan_consistency import decision_faults
-from synth.planning.plan_entry import ScheduleEntry, converted, parts_of, schedule_of
+from synth.planning.plan_entry import ScheduleEntry, converted, schedule_of, with_decisions
 from synth.planning.request import PlanRequest
 
 
@@ -27,10 +27,10 @@ def typed_plan(request: PlanRequest, layer: Layer, task: Task, ghosts: bool = Tr
 
     data = read_line(request.as_ or "", task, refuse)
     data |= {"procs": request.procs, "pass": request.pass_}
-    entry = converted(data, ScheduleEntry, refuse)
+    entry = converted(data, with_decisions(ScheduleEntry), refuse)
     plan = Plan(
         layer,
-        **schedule_of(entry, Reading(layer, parts_of(entry.grid), refuse)),
+        **schedule_of(entry, Reading(layer, entry.grid, refuse)),
         limit_bytes=request.limit_bytes,
         balance=request.balance,
         exact_procs=request.exact_procs,

@@ -365,7 +365,7 @@ def test_a_plan_file_says_which_weights_are_whole() -> None:
         assert kept.plan(layer, 4).resident == (frozenset({"Ker"}) if whole else frozenset())
         assert kept.plan(layer, 4).grid == placed.grid
     for wrong, said in (
-        ({"whole": 1}, "whole is 1, not true or false"),
+        ({"whole": 1}, r"layers\[0\].whole: expected `bool`, got `int`"),
         ({"words": {"in": 0, "ker": 5, "out": 0}}, "words.ker is 5, but whole weights do not move"),
     ):
         edited = json.loads(json.dumps(data))

@@ -44,7 +44,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 
         return plan_file_schema()
     if kind == "network-plan":
-        from synth.network.plan.plan_schema import network_plan_file_schema
+        from synth.network.plan.plan_entry import network_plan_file_schema
 
         return network_plan_file_schema()
     from synth.network.json_schema import machine_file_schema, network_file_schema
