@@ -9,7 +9,7 @@ inputs of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,13 +104,17 @@ class Compute:
         streamed = streamed + weights / rate if rate else streamed
         return streamed + 1.5 * (self.new(read) + self.new(written))
 
-    def rate_of(self, channels: int, dtype: str = "") -> float:
+    def rate_of(self, channels: Amounts, dtype: str = "") -> Amounts:
         """The rate of a local kernel. `channels`: the lesser of its input and output channels.
 
         Few channels slow every dtype by the same factor.
         """
+        factor: Any = 1.0
+        for below, rate in reversed(self.narrow):
+            few = channels < below
+            factor = few * (rate / self.rate) + (1 - few) * factor
         wide = next((rate for name, rate in self.rates if name == dtype), self.rate)
-        return next((rate / self.rate for below, rate in self.narrow if channels < below), 1.0) * wide
+        return factor * wide  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity, because many caches have it as a key

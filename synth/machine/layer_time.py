@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from synth.layer.axes import LACKED_INDEX, LACKS, TENSORS, Axis, Order, PerAxis, Tensor
+from synth.layer.axes import LACKED_INDEX, LACKS, TENSORS, Axis, Order, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
-from synth.machine.collectives import Cost, Group, Op, best, exchange_seconds
+from synth.machine.collectives import Cost, Group, Op, exchange_seconds
 from synth.machine.hierarchy import Machine
+from synth.machine.many_groups import costs_on
 from synth.machine.rank_groups import group_of
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated_at
@@ -75,29 +76,21 @@ def _walked(
     return (*tree.fetches, *tree.returns), tuple(moves)
 
 
-@lru_cache(maxsize=1 << 17)
-def collective(machine: Machine, op: Op, size: float, group: Group) -> Cost:
-    """`collectives.best` with a cache."""
-    return best(machine, op, size, group)
-
-
-def compute_seconds(
-    machine: Machine, nest: Nest, work: PerAxis, weighted: bool, pass_: Pass = "forward"
-) -> float:
+def compute_seconds(machine: Machine, nest: Nest, work: Any, weighted: bool, pass_: Pass = "forward") -> Any:
     """Compute seconds of the most loaded rank in one pass: 2 operations per multiply-add; see `Compute`.
 
+    work: the block of the rank, a `PerAxis` of numbers, or of arrays for many ranks.
     A layer without weights (pooling) is bound by memory: it reads its input and writes its output once.
     """
+    compute, size = machine.compute, math.prod(work)
     if weighted:
-        compute = machine.compute
-        rate = compute.rate_of(min(work.c, work.k), nest.dtype)
-        read, written = (work.size / each * nest.word_bytes for each in (work.k, work.c))
-        weights = float(work.g * work.c * work.k * nest.taps * nest.word_bytes)
+        rate = compute.rate_of(work.c + (work.k - work.c) * (work.k < work.c), nest.dtype)
+        read, written = (size / each * nest.word_bytes for each in (work.k, work.c))
+        weights = work.g * work.c * work.k * (nest.taps * nest.word_bytes)
         moving = compute.moving(read * nest.strides, weights, written, pass_)
-        return compute.overhead + 2 * work.size * nest.taps / rate + moving
-    bandwidth = machine.compute.bandwidth or machine.compute.rate
-    touched = work.size * (nest.strides + 1) * nest.word_bytes
-    return machine.compute.overhead + touched / bandwidth
+        return compute.overhead + 2 * size * nest.taps / rate + moving
+    touched = size * (nest.strides + 1) * nest.word_bytes
+    return compute.overhead + touched / (compute.bandwidth or compute.rate)
 
 
 class LayerTimer:
@@ -157,7 +150,7 @@ class LayerTimer:
         """
         rows = {axis: self.footprints.rows(axis, PassPlan()) for axis in self.nest.turned}
         work, busy = self.work._replace(**rows), float(self.grid.size)
-        seconds = compute_seconds(self.machine, self.nest, work, self.weighted, pass_)
+        seconds: float = compute_seconds(self.machine, self.nest, work, self.weighted, pass_)
         return seconds * self.machine.crowded(busy)
 
     def halo_seconds(self, rows: tuple[Rows, ...]) -> float:
@@ -235,7 +228,7 @@ class LayerTimer:
         pieces = choice.pieces(node)
         crowd = 1.0 if node.tensor in choice.rotation else self._crowd(choice, node, pieces)
         size = self.sizes[node.tensor] / pieces * crowd
-        return collective(self.machine, OPS[type(node)], size, self.groups[node.tensor])
+        return costs_on(self.machine)(OPS[type(node)], size, self.groups[node.tensor])
 
     def _crowd(self, choice: Candidate, node: Gather | Reduce, pieces: int) -> float:
         """The factor on the time of a panel if few ranks of its group send or receive its words.

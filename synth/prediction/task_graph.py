@@ -19,7 +19,8 @@ from synth.layer.axes import PerAxis
 from synth.layer.passes import Pass
 from synth.machine.collectives import exchange_seconds
 from synth.machine.hierarchy import Machine
-from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
+from synth.machine.layer_time import OPS, LayerTimer, PassTime, compute_seconds
+from synth.machine.many_groups import costs_on
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge
 from synth.network.plan.plan import NetworkPlan
@@ -107,14 +108,14 @@ class _Lister:
     def _prefetch(self, name: str, timer: LayerTimer) -> None:
         size, group = timer.sizes["Ker"], timer.groups["Ker"]
         if timer.travels("Ker") and group.size > 1 and name not in self.whole:
-            made = collective(self.machine, "all_gather", size, group)
+            made = costs_on(self.machine)("all_gather", size, group)
             task = Task(f"{name} Ker prefetch", "network", (made.seconds,) * 2, (), made.bytes_at, name)
             self.brought[name] = (self._add(task),)
 
     def _bucket(self, name: str, timer: LayerTimer, last: int) -> None:
         """The part of a layer with whole weights in the all-reduces of full buckets; see `LayerTimes`."""
         full = bucket_bytes(self.machine, self.plan.request.procs)
-        made = collective(self.machine, "all_reduce", float(full), timer.groups["Ker"])
+        made = costs_on(self.machine)("all_reduce", float(full), timer.groups["Ker"])
         part = timer.sizes["Ker"] / full
         sent = tuple(each * part for each in made.bytes_at)
         self._add(Task(f"{name} Ker bucket", "network", (made.seconds * part,) * 2, (last,), sent, name))
@@ -242,7 +243,7 @@ class _PassTasks:
     ) -> int:
         pieces = pieces or (self.panels if node.scope == "panel" else 1)
         size, group = self.timer.sizes[node.tensor] / pieces, self.timer.groups[node.tensor]
-        made = collective(self.machine, OPS[type(node)], size, group)
+        made = costs_on(self.machine)(OPS[type(node)], size, group)
         title = f"{self.title} {node.tensor} {label}"
         return self.add(Task(title, "network", (made.seconds,) * 2, needs, made.bytes_at, self.layer))
 

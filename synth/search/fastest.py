@@ -132,7 +132,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
             each = alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
             seconds += moves[tensor] * each  # type: ignore[index]
     work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-    return max(sum(compute_seconds(machine, nest, work, True, pass_) for pass_ in passes), seconds)
+    return max(float(sum(compute_seconds(machine, nest, work, True, pass_) for pass_ in passes)), seconds)
 
 
 def _fastest_passes(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
 from synth.machine.collectives import Op
-from synth.machine.layer_time import THINNEST, along
+from synth.machine.layer_time import THINNEST, along, compute_seconds
 from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.norm_rounds import NUMBERS, in_one_round
@@ -102,7 +102,7 @@ class _Timer:
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
         self._computed: dict[Pass, Seconds] = {}
-        self.fetched, self.returned = self._halo(returns=False), self._halo(returns=True)
+        self.fetched, self.returned = self._halos()
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
 
     def _parts(self, axis: Axis) -> NDArray[np.int64]:
@@ -133,24 +133,10 @@ class _Timer:
     def _computing(self, pass_: Pass) -> Seconds:
         """Seconds of a pass of the most loaded rank; see `compute_seconds`."""
         if pass_ not in self._computed:
-            self._computed[pass_] = self._kernel(pass_) * self.crowded
+            work = PerAxis(*self.work.T.astype(np.float64))
+            found = compute_seconds(self.machine, self.nest, work, self.kind.weighted, pass_)
+            self._computed[pass_] = found * self.crowded
         return self._computed[pass_]
-
-    def _kernel(self, pass_: Pass) -> Seconds:
-        compute, work = self.machine.compute, self.work.astype(np.float64).prod(axis=1)
-        if not self.kind.weighted:
-            touched = work * (self.nest.strides + 1) * self.nest.word_bytes
-            read: Seconds = compute.overhead + touched / (compute.bandwidth or compute.rate)
-            return read
-        channels = np.minimum(self._block("c"), self._block("k"))
-        widths, index = np.unique(channels, return_inverse=True)
-        rates = np.array([compute.rate_of(int(each), self.nest.dtype) for each in widths])
-        rate = rates[index.reshape(-1)]
-        read, written = (work / self._block(axis) * self.nest.word_bytes for axis in ("k", "c"))
-        weights: Seconds = self._block("g", "c", "k") * (self.nest.taps * self.nest.word_bytes)
-        moving = compute.moving(read * self.nest.strides, weights, written, pass_)
-        found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate + moving
-        return found
 
     def _pooling(self) -> Seconds:
         """Seconds of the words that windows of a pooling read in the forward pass, from a cache."""
@@ -159,13 +145,19 @@ class _Timer:
         found: Seconds = self.machine.compute.tap * reads * words * self.crowded
         return found
 
-    def _halo(self, returns: bool) -> Seconds:
-        """Seconds of one exchange of the halo of In: of its rows, or of sums that return to their owners."""
-        split = (self.grids[:, [AXES.index(axis) for axis in SPATIAL]] > 1).sum(axis=1)
+    def _halos(self) -> list[Seconds]:
+        """Seconds of one exchange of the halo of In: of its rows, and of sums that return to their owners."""
+        split = 2 * (self.grids[:, [AXES.index(axis) for axis in SPATIAL]] > 1).sum(axis=1)
         grids, index = np.unique(self.grids, axis=0, return_inverse=True)
-        words = [Distribution(self.nest, PerAxis(*grid)).halo_words("In", returns) for grid in grids.tolist()]
-        sizes = np.array(words, np.float64)[index.reshape(-1)] * self.nest.word_bytes
-        return self.groups.messages(sizes, self.groups.of(SPATIAL), 2 * split) if sizes.any() else sizes
+        cuts = [Distribution(self.nest, PerAxis(*grid)) for grid in grids.tolist()]
+        words = np.array(
+            [[each.halo_words("In", back) for each in cuts] for back in (False, True)], np.float64
+        )
+        ranks = self.groups.of(SPATIAL)
+        return [
+            self.groups.messages(each[index.reshape(-1)] * self.nest.word_bytes, ranks, split)
+            for each in words
+        ]
 
     # -- the moves ------------------------------------------------------------------------------------
 
