@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from synth.parallel.input.samples import open_samples
     from synth.parallel.parallelize import parallelize, plan_model
     from synth.parallel.self_check.check import check
+    from synth.parallel.vae import parallelize_vae
     from synth.planning.comparison import compare
     from synth.planning.plan import Plan
     from synth.prediction.prediction import Comparison, Prediction
@@ -83,6 +84,7 @@ __all__ = [
     "lower_bounds",
     "open_samples",
     "parallelize",
+    "parallelize_vae",
     "plan",
     "plan_model",
     "predict",
@@ -117,6 +119,7 @@ _HOMES = {
     "NetworkPlanFile": ("synth.network.plan.plan_file", "NetworkPlanFile"),
     "open_samples": ("synth.parallel.input.samples", "open_samples"),
     "parallelize": ("synth.parallel.parallelize", "parallelize"),
+    "parallelize_vae": ("synth.parallel.vae", "parallelize_vae"),
     "plan": ("synth.network.layer_or_network", "plan"),
     "plan_model": ("synth.parallel.parallelize", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),

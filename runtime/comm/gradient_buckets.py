@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, shape, within
+from synth.runtime.grid.spans import mark, span
 
 BYTES = 25 * 2**20
 LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
@@ -220,6 +221,7 @@ class Sums:
         self.owner.messages += 1
         self.owner.words += len(self.flat)
         group = self.bucket.group
+        mark(f"sum of {len(self.flat)} words of gradients")
         self.request = dist.all_reduce(self.flat, group=group, async_op=True)
 
     def finish(self) -> list[torch.Tensor | None]:
@@ -227,7 +229,8 @@ class Sums:
         if self.request is None or self.flat is None:
             kept, like = self.bucket.kept, self.trained.items()
             return [torch.zeros_like(e) if k in kept else None for k, e in like]
-        self.request.wait()
+        with span("wait for sums of gradients"):
+            self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
         if self.owner.replicas > 1:
             flat /= self.owner.replicas

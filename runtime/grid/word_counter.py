@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from synth.runtime.grid.boxes import Box, shape
+from synth.runtime.grid.spans import mark
 
 
 class TrafficCounter:
@@ -41,6 +42,8 @@ class TrafficCounter:
         if whole.network is not None:
             layer = f"{whole.layer}: " if whole.layer else ""
             whole.network.enter(f"{layer}{stage}")
+        else:
+            mark(stage)
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""

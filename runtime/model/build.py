@@ -124,7 +124,10 @@ class Builder:
             self._read(node)
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
         if given_homes is not None:
-            self.homes = {key: _home(key, given_homes) for key in self.homes}
+            self.homes = {
+                key: given_homes.get(key) or self._whole(key, use)
+                for key, use in self.homes.items()
+            }
         for key in self.homes.keys() & partitions.keys():
             use, held = self.homes[key], partitions[key]
             if use.partition != held:  # where an optimizer knows it, it stays
@@ -329,21 +332,18 @@ class Builder:
 
     # -- small parts ---------------------------------------------------------------
 
+    def _whole(self, key: str, use: Held) -> Held:
+        """Where a parameter is held that the first graph does not use: everywhere."""
+        if use.partition is None:
+            return use
+        whole = Partition(replicated(self.tensors[key].shape, self.context.ranks))
+        return Held(use.module, use.name, whole)
+
     def _counter(self, name: str) -> Count:
         return self.context.counter("move", 0, name)
 
     def _halo_counter(self, name: str) -> Count:
         return self.context.counter("halo", 0, name)
-
-
-def _home(key: str, homes: Mapping[str, Held]) -> Held:
-    """Where a parameter is held already."""
-    if key not in homes:
-        raise ValueError(
-            f"for this shape the model uses {key}, which it does not use for the shape"
-            " that the network was planned for; parallelize the model for both"
-        )
-    return homes[key]
 
 
 def _may_draw(call: Call) -> bool:

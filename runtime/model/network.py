@@ -67,13 +67,14 @@ class Network(Shown):
     ranks: those that run it; None for all ranks of the job. Only they make and call it.
         If they have replicas, the ranks of all replicas do.
     plan: makes a step graph for inputs of other shapes; None to refuse them.
+    whole: whether every rank is given the whole outputs.
     """
 
     program: StepGraph
     _original: Original | None
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name", "_traced_modes"),
-        *("_watch", "_original"),
+        *("_watch", "_original", "_whole"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -83,9 +84,11 @@ class Network(Shown):
         parts: NetworkParts,
         ranks: Ranks | None = None,
         plan: Plan | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__()
         leave_alone()
+        self._whole = whole
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
@@ -110,7 +113,8 @@ class Network(Shown):
         modules = dict(self.named_modules(remove_duplicate=False))
         self._places = {
             key: (modules[key.rpartition(".")[0]], key.rpartition(".")[2])
-            for key in self.program.homes
+            for each in (self.named_parameters(), self.named_buffers())
+            for key, _ in each
         }
         modules[""] = self
         self._by_name = modules
@@ -122,6 +126,7 @@ class Network(Shown):
         memo[id(self)] = made
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
+        made._whole = self._whole
         made._watch = self._watch.copied(made._shown, memo)
         made._original = None
         made._connect()
@@ -180,6 +185,8 @@ class Network(Shown):
             made = [without_gradient(each) for each in made]
         pairs = zip(made, program.output_partitions.values(), strict=True)
         outs = [left(part, place, before) for part, place in pairs]
+        if self._whole:
+            outs = [whole_of(each, None) for each in outs]
         return program.structure.filled(outs)
 
     def _computed(
@@ -209,8 +216,8 @@ class Network(Shown):
             program.seeds.take()
         first.forwards = number  # behind what may be refused, alike on all ranks
         tensors = {
-            key: held_part(key, module, name, self.program.homes[key].partition)
-            for key, (module, name) in self._places.items()
+            key: held_part(key, *self._places[key], home.partition)
+            for key, home in program.homes.items()
         }
         if joint and replication is not None:
             replication.begin(what, tensors)

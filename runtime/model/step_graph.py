@@ -20,6 +20,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.spans import span
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import check_gradient, require_finite
@@ -225,7 +226,8 @@ class StepGraph:
                 place.bind(local)
             if planned:
                 step.module.check_parameters()
-            made: torch.Tensor = step(*shards)
+            with span(self.names.get(name, name)):
+                made: torch.Tensor = step(*shards)
         finally:
             for _, place, _ in bound:
                 place.bind(None)

@@ -131,6 +131,9 @@ class _Reader:
                 place = dim
             case "elementwise":
                 place = self._pointwise(call, dim)
+            case "dropout":
+                each = isinstance(self.operators.operator(call).module, nn.Dropout)
+                place = dim if each else None
             case "permute":
                 place = call.order().index(dim)
             case "layer":

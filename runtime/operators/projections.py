@@ -135,7 +135,8 @@ class Projections:
     ) -> tuple[Layout, list[Operand]] | None:
         """The layouts of result and operands, if chains begin in `starts`."""
         operands = list[Operand]()
-        for chain, start, dims in zip(asked.chains, starts, product.dims, strict=True):
+        dims_of = product.dims[: len(starts)]  # those of a mask are the same in both
+        for chain, start, dims in zip(asked.chains, starts, dims_of, strict=True):
             end = self._behind(chain[1:], start)
             if end is None:
                 return None

@@ -8,23 +8,13 @@ and its heads are computed as those of any other attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-
-
-def composed(function: Any) -> Callable[..., Any] | None:
-    """What makes the calls of which a function consists; None for any other function.
-
-    It takes the same arguments. It returns `NotImplemented` for those that it does not
-    know.
-    """
-    known = function is functional.multi_head_attention_forward
-    return _multi_head_attention if known else None
 
 
 @contextmanager
@@ -59,7 +49,7 @@ def may_nest(
     return bool(nests) and src_key_padding_mask is not None and mask is None
 
 
-def _multi_head_attention(
+def multi_head_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

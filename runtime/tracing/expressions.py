@@ -20,7 +20,7 @@ OF_SHAPE = {
     "new_empty_strided",
 }
 # functions that read shape and dtype of their second operand
-LIKE_SECOND = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
+LIKE_SECOND = {"to"}
 # functions that draw random numbers, without the _ of their in-place form
 DRAWS = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like"),

@@ -1,4 +1,4 @@
-"""What a model gives: tensors in tuples, lists, dicts and dataclasses.
+"""What a model gives: tensors in tuples, lists, dicts and objects.
 
 The tensors of all ranks' steps are put into the same structure.
 """
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size,
+         torch.device)  # fmt: skip
 
 
 class Structure:
@@ -26,7 +27,7 @@ class Structure:
     """
 
     def __init__(self, given: Any) -> None:
-        pairs = list(_entries("output", given))
+        pairs = list(_entries("output", given, ()))
         self.tensors = [value for _, value in pairs]
         self.names = [name for name, _ in pairs]
         spots = {id(value): number for number, value in enumerate(self.tensors)}
@@ -50,25 +51,27 @@ class _Spot:
     number: int
 
 
-def _entries(name: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of all tensors."""
+def _entries(
+    name: str, given: Any, around: tuple[int, ...]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of all tensors. around: what this entry is a part of."""
     if isinstance(given, torch.Tensor):
         yield name, given
         return
     if isinstance(given, PLAIN):
         return
     parts = _parts(given)
-    if parts is None:
+    if parts is None or id(given) in around:
         raise ValueError(
             f"the model gives a {type(given).__name__}, of which the ranks cannot make"
             " another; give its tensors, in a tuple, a dict or a dataclass"
         )
     for key, part in parts.items():
-        yield from _entries(f"{name}.{key}", part)
+        yield from _entries(f"{name}.{key}", part, (*around, id(given)))
 
 
 def _parts(given: Any) -> dict[str, Any] | None:
-    """The entries of a tuple, list, dict or dataclass by name; None for others."""
+    """The entries of a container or of a plain object by name; None for others."""
     if isinstance(given, dict):
         return {str(key): part for key, part in given.items()}
     if isinstance(given, tuple | list):
@@ -77,7 +80,13 @@ def _parts(given: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(given) and not isinstance(given, type):
         names = (field.name for field in dataclasses.fields(given))
         return {name: getattr(given, name) for name in names}
-    return None
+    return dict(vars(given)) if _is_plain_object(given) else None
+
+
+def _is_plain_object(given: Any) -> bool:
+    """Whether an object is its attributes, such as a distribution of the user's."""
+    slots = any("__slots__" in vars(kind) for kind in type(given).__mro__[:-1])
+    return hasattr(given, "__dict__") and not callable(given) and not slots
 
 
 def _mapped(given: Any, change: Any) -> Any:
@@ -102,5 +111,9 @@ def _mapped(given: Any, change: Any) -> Any:
         for field in dataclasses.fields(given):
             part = _mapped(getattr(given, field.name), change)
             object.__setattr__(made, field.name, part)
+        return made
+    if not isinstance(given, PLAIN) and _is_plain_object(given):
+        made = copy.copy(given)
+        vars(made).update({k: _mapped(part, change) for k, part in vars(given).items()})
         return made
     return given

@@ -11,8 +11,9 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tracing.attention import composed, masks_as_given
+from synth.runtime.tracing.attention import masks_as_given
 from synth.runtime.tracing.changes import Changes
+from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.expressions import (
     LIKE_SECOND,
     OF_SHAPE,

@@ -70,6 +70,7 @@ def parallelize(
     objective: Literal["time", "words"] | None = None,
     check: bool | Literal["auto"] = "auto",
     mesh: DeviceMesh | None = None,
+    outputs: Literal["partitioned", "whole"] = "partitioned",
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -116,6 +117,8 @@ def parallelize(
         hold whole slices of weights, as with DDP, where they fit `memory`. None: what the environment
         variable SYNTH_OBJECTIVE says, else "time".
     mesh: another name for `procs`.
+    outputs: "partitioned" tensors, or "whole" ones on every rank, as after `full_tensor()` of each. The words
+        of this are none of `planned_words` and `received`.
     check: whether the first rank first compares the network with the model in one process, as `synth.check`
         does, while the others wait: always (True), never (False), or where it is estimated to take at most
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
@@ -142,13 +145,15 @@ def parallelize(
     if mesh is not None and procs is not None:
         raise UsageError("mesh and procs both name the ranks; give one of them")
     procs = procs if mesh is None else mesh
+    if outputs not in ("partitioned", "whole"):
+        raise UsageError(f"outputs is {outputs!r}; give 'partitioned' or 'whole'")
     check_batch_norm(batch_norm, mode)
     chosen_objective, when = objective_of(objective), when_to_check(check)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
-    given |= {"objective": chosen_objective, "check": when}
+    given |= {"objective": chosen_objective, "check": when, "outputs": outputs}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     tensors = model.parameters() if isinstance(model, torch.nn.Module) else ()  # else it is refused below
@@ -160,7 +165,15 @@ def parallelize(
         prepare = partial(prepared_model, ranks=members.size, plan=plan, ahead=ahead, mode=mode)
         prepared = consistent(partial(prepare, model, input), model, input, settings, members.everyone)
         recipe = NetworkRecipe(
-            members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective, prepare
+            members,
+            memory,
+            input_gradient,
+            ahead,
+            options,
+            mode == "inference",
+            chosen_objective,
+            prepare,
+            outputs == "whole",
         )
         inputs = Inputs.of(input)
         asked = model, inputs, prepared.traced, members.everyone, mode == "inference", batch_norm

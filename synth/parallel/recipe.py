@@ -88,7 +88,8 @@ class NetworkRecipe(NamedTuple):
     """How `parallelize` plans a model, for its first shape and for others.
 
     options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
-    prepare: reads a model and the user's plan again, for a model that was changed.
+    prepare: reads a model and the user's plan again, for a model that was changed. whole: whether outputs are
+    whole on every rank.
     """
 
     members: Ranks
@@ -99,6 +100,7 @@ class NetworkRecipe(NamedTuple):
     inference: bool = False
     objective: str = "words"
     prepare: Callable[..., PreparedModel] | None = None
+    whole: bool = False
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -136,7 +138,7 @@ class NetworkRecipe(NamedTuple):
             asked = self._replace(input_gradient=self.input_gradient or input_gradient)
             return assembled(template, asked.parts(inputs, made), first.context.process_groups, first, device)
 
-        return Network(model, self.parts(inputs, prepared), self.members, other)
+        return Network(model, self.parts(inputs, prepared), self.members, other, self.whole)
 
     def parts(self, inputs: Inputs, prepared: PreparedModel) -> NetworkParts:
         """What the network is made of for some inputs. All ranks call this."""

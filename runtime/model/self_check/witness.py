@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.self_check.forced_draws import Drawn
 from synth.runtime.model.self_check.twins import Place, Twins
-from synth.runtime.tracing.attention import composed
+from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.modes import DROPOUTS as DROPS
 from synth.runtime.tracing.recorded import function_name, is_one_call, tensors_in
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions

@@ -25,6 +25,8 @@ class Coder(nn.Module):
         super().__init__()
         self.encoder = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.SiLU())
         self.decoder = nn.Conv2d(6, 3, 3, padding=1)
+        self.head, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.shift = nn.Parameter(torch.randn(4, 1, 1))
         self.config, self.factor = {"channels": 6}, 0.5
 
     def encode(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
@@ -50,6 +52,9 @@ class Coder(nn.Module):
         z = self.encode(x if mask is None else x * mask)
         return z, self.decode(z)["sample"]
 
+    def other(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.head(x) + self.shift)
+
     def words(self) -> int:
         return sum(each.numel() for each in self.parameters())
 
@@ -72,6 +77,7 @@ CALLS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     "another shape": lambda net, x: net.encode(x[:, :, :6]),
     "a dict": lambda net, x: net.decode(net.encode(x))["sample"],
     "calls forward": lambda net, x: net.probabilities(x),
+    "other weights than forward": lambda net, x: net.other(x),
     "a number": lambda net, x: net.loss(x, x),
     "two, one with a mask": lambda net, x: net.frozen(x, mask=x > 0)[0] + net.frozen(x)[1].sum(),
     "an attribute that changes": lambda net, x: _changed(net, x),
@@ -101,15 +107,17 @@ def batch() -> torch.Tensor:
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def distances(name: str, plan: Any) -> tuple[float, float, float]:
-    """From one process: of the output, of the gradients of weights, and of the batch's gradient."""
+def distances(name: str, plan: Any) -> tuple[float, ...]:
+    """From one process: of the output, of buffers, and of the gradients of weights and of the batch."""
     right, net = model(), synth.parallelize(model(), SHAPE, plan=plan, check=False)
     call, x, y = CALLS[name], batch().requires_grad_(), batch().requires_grad_()
     wanted, found = call(right, x), call(net, y)
     far = float((whole(found) - wanted).detach().abs().max())
+    state = net.full_state_dict()
+    buffers = max(float((state[key] - each).abs().max()) for key, each in right.named_buffers())
     if not wanted.requires_grad:
         assert not whole(found).requires_grad
-        return far, 0.0, 0.0
+        return far, buffers
     for each in (wanted, found):
         each.square().sum().backward()
     grads = {key: each.grad for key, each in right.named_parameters()}
@@ -118,7 +126,7 @@ def distances(name: str, plan: Any) -> tuple[float, float, float]:
     }
     pairs = [(each.grad, grads[key]) for key, each in net.named_parameters() if each.grad is not None]
     inward = float((whole(y.grad) - x.grad).abs().max()) if x.grad is not None else 0.0
-    return far, max(float((whole(a) - b).abs().max()) for a, b in pairs), inward
+    return far, buffers, max(float((whole(a) - b).abs().max()) for a, b in pairs), inward
 
 
 def input_gradient() -> tuple[float, int, int]:

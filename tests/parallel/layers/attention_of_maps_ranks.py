@@ -17,8 +17,9 @@ import synth
 class Attention(nn.Module):
     """Heads over all positions, as in decoders of images; the layers of q, k and v are apart."""
 
-    def __init__(self, channels: int, heads: int, places: int) -> None:
+    def __init__(self, channels: int, heads: int, places: int, masked: bool = False) -> None:
         super().__init__()
+        self.masked, self.dropout = masked, nn.Dropout(0.0)
         self.norm, self.heads = nn.GroupNorm(2, channels), heads
         self.query, self.key, self.value, self.out = (nn.Linear(channels, channels) for _ in range(4))
         self.places = nn.Parameter(torch.randn(places, 1)) if places else None
@@ -30,21 +31,24 @@ class Attention(nn.Module):
             y = y + self.places
         parts = (each(y) for each in (self.query, self.key, self.value))
         q, k, v = (each.view(b, h * w, self.heads, -1).transpose(1, 2) for each in parts)
-        y = functional.scaled_dot_product_attention(q, k, v)
-        y = self.out(y.transpose(1, 2).reshape(b, h * w, c))
+        mask = torch.ones(h * w, h * w, dtype=torch.bool).tril() if self.masked else None
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        y = self.dropout(self.out(y.transpose(1, 2).reshape(b, h * w, c)))
         return x + y.transpose(1, 2).reshape(x.shape)
 
 
-def model(shape: tuple[int, ...], heads: int, places: bool) -> nn.Sequential:
+def model(shape: tuple[int, ...], heads: int, places: bool, masked: bool) -> nn.Sequential:
     torch.manual_seed(0)
-    attention = Attention(8, heads, shape[2] * shape[3] * places)
+    attention = Attention(8, heads, shape[2] * shape[3] * places, masked)
     first, last = nn.Conv2d(shape[1], 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
     return nn.Sequential(first, attention, last).double()
 
 
-def compared(shape: tuple[int, ...], axes: str, mode: str, heads: int, places: bool) -> dict[str, Any]:
+def compared(
+    shape: tuple[int, ...], axes: str, mode: str, heads: int, places: bool, masked: bool = False
+) -> dict[str, Any]:
     """Errors, words counted and planned, by call and in all, and how many steps of each class there are."""
-    whole = model(shape, heads, places).train(mode == "training")
+    whole = model(shape, heads, places, masked).train(mode == "training")
     x = torch.randn(shape).double()
     plan: Any = shared_plan(whole, shape, axes=axes, mode=mode)
     net: Any = synth.parallelize(copy.deepcopy(whole), shape, plan=plan, mode=mode)

@@ -48,6 +48,15 @@ def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ran
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("shape", [MAP, (2, 4, 6, 8)], ids=str)
+def test_attention_with_a_mask(shape: Any, ranks: RankPool) -> None:
+    for found in ranks.call("compared", shape, "hw", "inference", 1, False, True):
+        assert found["error"] < 1e-11
+        counted, planned = found["words"]
+        assert counted == planned
+
+
+@pytest.mark.ranks
 def test_positions_that_are_told_apart_keep_their_order(ranks: RankPool) -> None:
     for found in ranks.call("compared", MAP, "hw", "inference", 1, True):
         assert found["error"] < 1e-11
