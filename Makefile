@@ -108,7 +108,7 @@ notebooks: $(READY)
 	$(BIN)/python docs/site/run_notebooks.py
 
 pictures: $(READY)
-	$(BIN)/python docs/site/architecture.py
+	$(BIN)/python docs/site/architecture.py && $(BIN)/python docs/site/gains.py
 	mkdir -p build && $(BIN)/synth plan examples/conv.yaml --procs 64 --json -o build/plan.json
 	$(BIN)/synth plot build/plan.json --picture grid -o docs/pictures/plan.svg
 	$(BIN)/synth plot build/plan.json --picture strategies -o docs/pictures/strategies.svg

@@ -168,8 +168,21 @@ def __getattr__(name: str) -> Any:
         from synth.base.extras import missing_extra
 
         raise missing_extra(fault) from fault
+    finally:
+        _require_torch()
     globals()[name] = value
     return value
+
+
+def _require_torch() -> None:
+    """Raises `ImportError` for a torch that is too old, if one is imported."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        from synth.runtime.grid.torch_version import require_torch
+
+        require_torch(str(getattr(torch, "__version__", "")))
 
 
 def __dir__() -> list[str]:

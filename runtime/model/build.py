@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,8 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.comm.exchanges import added
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
+from synth.runtime.grid.log import LOG
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
@@ -41,9 +42,13 @@ from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
 from synth.runtime.tracing.outputs import Structure
 
+MOST = 20  # lines of gathered calls
+
 
 class Builder:
     """The steps of a network, and what connects them.
+
+    The first rank logs the calls that every rank computes from the whole.
 
     make: the planned layer for a name, a module, the shape of its input and the
         context of the network, or None.
@@ -119,9 +124,12 @@ class Builder:
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
+        self.whole: list[str] = []
         self.structure, self.attributes = Structure(None), Attributes()
         for node in graph.nodes:
             self._read(node)
+        if self.whole and context.ranks.reports:
+            LOG.warning("\n".join([*self.whole[:MOST], *self._more()]))
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
         if given_homes is not None:
             self.homes = {
@@ -305,9 +313,7 @@ class Builder:
         if self.refuse:
             what = name if call.module is not None else call.function.__name__
             raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")
-        if self.context.ranks.reports:
-            what = f"{name}: gathered, every rank computes it{place}"
-            print(what, file=sys.stderr)
+        self.whole.append(f"{name}: gathered, every rank computes it{place}")
         count, ranks = self._counter(call.name), self.context.ranks
         plain = None if call.module is None else empty_copy(call.module)
         given = call.parameters.values()
@@ -331,6 +337,17 @@ class Builder:
         )
 
     # -- small parts ---------------------------------------------------------------
+
+    def _more(self) -> list[str]:
+        """How many calls are gathered beyond those that are listed, and their words."""
+        if len(self.whole) == 1:
+            return []
+        steps = [each for each in self.steps.values() if isinstance(each, GatheredStep)]
+        words = added(ex.forward for step in steps for ex in step.exchanges())
+        return [
+            f"{len(self.whole)} of {len(self.steps)} calls are gathered, for"
+            f" {max(words):,} words in a forward pass"
+        ]
 
     def _whole(self, key: str, use: Held) -> Held:
         """Where a parameter is held that the first graph does not use: everywhere."""

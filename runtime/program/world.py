@@ -17,6 +17,7 @@ from synth.runtime.grid.liveness import Watch
 from synth.runtime.grid.meeting import meet, part
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.grid.rank_tree import Said, StoreTree
+from synth.runtime.grid.torch_version import require_torch
 from synth.runtime.kernels.context import Context
 
 WAIT_FOR_WORD = 5.0  # seconds
@@ -60,6 +61,7 @@ def start(
     Exits with code 2 if the world has another size, the ranks run different plans or a
     rank has no GPU to share, and with code 6 if the ranks do not find each other.
     """
+    require_torch(str(torch.__version__))
     rank, size, local = launched()
     used = grid_size(grid)
     if size not in (used, procs):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -19,6 +18,7 @@ from synth.parallel.planned_words import words_of_layer
 from synth.planning.derive import derive
 from synth.planning.plan import Plan
 from synth.planning.request import PlanRequest
+from synth.runtime.grid.log import LOG
 from synth.search.strategies import strategy_named
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class LayerPlanner:
         """Print the notes once, on the first rank."""
         if context.ranks.reports:
             for note in self.notes:
-                print(note, file=sys.stderr)
+                LOG.info(note)
         self.notes.clear()
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import sys
 import time
 from contextlib import suppress
 from functools import cache
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from synth.base.atomic_write import write_bytes
 from synth.base.errors import InputError, UsageError
 from synth.base.user_files import MOST_JSON, read_text
+from synth.runtime.grid.log import LOG
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dic
 
     if everyone.me == 0:
         anew = f" anew, as the kept numbers {why}" if why else ""
-        print(f"synth: measuring this machine on {ranks.size} ranks{anew}, kept in {path}", file=sys.stderr)
+        LOG.info("synth: measuring this machine on %d ranks%s, kept in %s", ranks.size, anew, path)
     with single_precision():
         own = measure(ranks, device, dtype)
         own |= step_costs(ranks, device, own["crowd"])
@@ -165,4 +165,4 @@ def _write(path: Path, facts: dict[str, str], found: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(str(path), json.dumps({**data, "digest": _digest(data)}).encode())
     except (OSError, UsageError) as fault:
-        print(f"synth: the measured numbers are not kept: {fault}", file=sys.stderr)
+        LOG.warning("synth: the measured numbers are not kept: %s", fault)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Literal
 
 from synth.base.errors import CheckError, UsageError
 from synth.parallel.first_rank import from_first
 from synth.parallel.self_check.comparison import Comparison, first_line
 from synth.parallel.self_check.report import Checked
+from synth.runtime.grid.log import LOG
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,4 +72,4 @@ def require_as_model(
 
     found = from_first(make, ranks)
     if ranks.me == 0:
-        print(f"synth: {found}", file=sys.stderr)
+        LOG.info("synth: %s", found)
