@@ -5,18 +5,23 @@ a loss on rank 0 only, would wait for ever, or would add words that do not belon
 together. So ranks first exchange what each is about to do, on a process group of its
 own, in messages of one size. With them go fingerprints of what must be the same on all
 ranks: batches, targets, numbers, gradients of wholes.
+
+Up to 16 ranks tell each other directly. More combine what they say along a tree, in
+O(log P) messages of a rank.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.group_tree import GroupTree, by_tree
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 from synth.runtime.grid.fingerprint import (
     Fingerprint,
@@ -27,6 +32,7 @@ from synth.runtime.grid.fingerprint import (
     of_tensor,
     read,
 )
+from synth.runtime.grid.rank_tree import Said
 from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
@@ -53,6 +59,28 @@ class Difference(NamedTuple):
     asked: bool
 
 
+class Told(NamedTuple):
+    """What ranks are about to do, their numbers, and digests of their words.
+
+    apart: whether ranks that must have the same words have others, bit by bit.
+    words: of ranks of which all must have the same; "" where `apart` says it.
+    """
+
+    doing: Said
+    number: Said
+    words: Said
+    apart: bool
+
+    def with_child(self, child: Told) -> Told:
+        """The same of this subtree and that of a child."""
+        return Told(
+            self.doing.with_child(child.doing),
+            self.number.with_child(child.number),
+            self.words.with_child(child.words),
+            self.apart or child.apart,
+        )
+
+
 class Agreement:
     """The channel on which the ranks of a network agree.
 
@@ -74,8 +102,8 @@ class Agreement:
         self.alike = [range(len(members))] if alike is None else alike
         host = len(members) == 1 or backend_of(self.group, "cpu")
         self.device = torch.device("cpu" if host else "cuda")
-        # a number of this rank, and then those of all, in the order of the members
-        self.number, self.numbers = 0, [0] * len(members)
+        # a number of this rank; then that of the first, and whether another has another
+        self.number, self.first_number, self.numbers_differ = 0, 0, False
         # what, where, its fingerprint: of what goes with the next message
         self.noted: list[tuple[str, UserLine | None, OfTensor | Fingerprint]] = []
 
@@ -108,29 +136,26 @@ class Agreement:
         Raises `RuntimeError` on all ranks as `require` does.
         """
         if len(self.members) == 1:
-            self.numbers = [self.number]
+            self.first_number = self.number
             return None
         noted, self.noted = self.noted, []
         asked = [("", None, of_tensor(each)) for each in tensors]
         seen = read(each for _, _, each in (*noted, *asked))
         names = [name for name, _, _ in (*noted, *asked)]
-        text = what.encode()[:TEXT].ljust(TEXT)
         digest = joint(zip(names, seen, strict=True))
-        sent = bytearray(FORM.pack(text, digest, self.number))
-        mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
-        rows = mine.new_empty(len(self.members), len(sent))
-        # to each rank directly: a rank then sees at once that any other is gone
-        sent_to_all = mine.expand(len(rows), -1).contiguous()
-        dist.all_to_all_single(rows, sent_to_all, group=self.group)
-        told = [FORM.unpack(bytes(row)) for row in rows.cpu().numpy()]
-        self._require_same_call([text for text, _, _ in told])
-        self.numbers = [number for _, _, number in told]
-        bits = [bits for _, bits, _ in told]
-        if all(bits[at] == bits[each[0]] for each in self.alike for at in each):
+        tree = by_tree(self.group, len(self.members))
+        told = (self._told_by_tree if tree else self._told)(
+            what.encode()[:TEXT], digest
+        )
+        self._require_same_call(told.doing)
+        self.first_number = int(told.number.text)
+        self.numbers_differ = told.number.other >= 0
+        if not told.apart and told.words.other < 0:
             return None
         lines = ["" if line is None else str(line) for _, line, _ in (*noted, *asked)]
         notes = list(map(Note, names, lines, seen))
-        found = self._difference(notes, len(asked))
+        differs = self._difference_by_tree if tree else self._difference
+        found = differs(notes, len(asked))
         if found is None or found.asked:
             return found and found.ranks
         raise RuntimeError(
@@ -140,20 +165,65 @@ class Agreement:
             " PartitionedTensor.from_local (to_local() gives the own part)"
         )
 
-    def _require_same_call(self, told: list[bytes]) -> None:
-        doing = [each.decode(errors="replace").rstrip() for each in told]
-        for rank, other in zip(self.members, doing, strict=True):
-            if other != doing[0]:
-                remedy = (
-                    "make the same changes on every rank"
-                    if any(each.startswith(CHANGED) for each in doing)
-                    else "all ranks must call the same in the same order (compute a"
-                    " loss, a norm or full_tensor() on every rank)"
-                )
-                raise RuntimeError(
-                    f"rank {self.members[0]} is at {doing[0]}, but rank {rank} at"
-                    f" {other}: {remedy}"
-                )
+    def _told(self, text: bytes, digest: bytes) -> Told:
+        """What all ranks say, from each directly: one sees at once that any is gone."""
+        sent = bytearray(FORM.pack(text.ljust(TEXT), digest, self.number))
+        mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
+        rows = mine.new_empty(len(self.members), len(sent))
+        sent_to_all = mine.expand(len(rows), -1).contiguous()
+        dist.all_to_all_single(rows, sent_to_all, group=self.group)
+        told = [FORM.unpack(bytes(row)) for row in rows.cpu().numpy()]
+        bits = [bits for _, bits, _ in told]
+        apart = any(bits[at] != bits[each[0]] for each in self.alike for at in each)
+        first, *others = (
+            _own(place, text, number, "", apart)
+            for place, (text, _, number) in enumerate(told)
+        )
+        for other in others:
+            first = first.with_child(other)
+        return first
+
+    def _told_by_tree(self, text: bytes, digest: bytes) -> Told:
+        """The same along trees: of the ranks with the same words, then of all."""
+        words, apart = digest.hex(), False
+        if len(self.alike) > 1:
+            said = Said(words, self.me)
+            apart = self._column.combined(said, Said.with_child).other >= 0
+            words = ""
+        own = _own(self.me, text, self.number, words, apart)
+        told: Told = self._tree.combined(own, Told.with_child)
+        return told
+
+    @cached_property
+    def me(self) -> int:
+        """The place of this rank among the members."""
+        return self.members.index(dist.get_rank())
+
+    @cached_property
+    def _tree(self) -> GroupTree:
+        return GroupTree(self.group, self.members, self.me)
+
+    @cached_property
+    def _column(self) -> GroupTree:
+        """The tree of the members whose tensors must be the same as this rank's."""
+        places = next(each for each in self.alike if self.me in each)
+        ranks = [self.members[place] for place in places]
+        return GroupTree(self.group, ranks, list(places).index(self.me))
+
+    def _require_same_call(self, told: Said) -> None:
+        if told.other < 0:
+            return
+        doing = told.text, told.other_text
+        remedy = (
+            "make the same changes on every rank"
+            if any(each.startswith(CHANGED) for each in doing)
+            else "all ranks must call the same in the same order (compute a"
+            " loss, a norm or full_tensor() on every rank)"
+        )
+        raise RuntimeError(
+            f"rank {self.members[0]} is at {doing[0]}, but rank"
+            f" {self.members[told.other]} at {doing[1]}: {remedy}"
+        )
 
     def _difference(self, notes: list[Note], asked: int) -> Difference | None:
         """The first that differs by more than rounding. All ranks call this."""
@@ -169,6 +239,33 @@ class Agreement:
                     if found is not None:
                         return Difference(found, at, index >= len(mine) - count)
         return None
+
+    def _difference_by_tree(self, notes: list[Note], asked: int) -> Difference | None:
+        """The same: each rank compares its notes with those of its tree's first."""
+        first, count = self._column.from_root((notes, asked))
+        number = next(n for n, each in enumerate(self.alike) if self.me in each)
+        at = self.members[self.alike[number][0]], self.members[self.me]
+        pairs = enumerate(zip_longest(first, notes))
+        apart = ((index, _apart(*pair, at)) for index, pair in pairs)
+        found = next(
+            (
+                (number, self.me, Difference(said, at, index >= len(first) - count))
+                for index, said in apart
+                if said is not None
+            ),
+            None,
+        )
+        lowest = self._tree.combined(
+            found, lambda a, b: min((e for e in (a, b) if e is not None), default=None)
+        )
+        return None if lowest is None else lowest[2]
+
+
+def _own(place: int, text: bytes, number: int, words: str, apart: bool) -> Told:
+    """What one rank tells."""
+    doing = text.decode(errors="replace").rstrip()
+    told = Said(doing, place), Said(str(number), place), Said(words, place)
+    return Told(*told, apart)
 
 
 def _apart(one: Note | None, other: Note | None, ranks: tuple[int, int]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +15,8 @@ import torch.distributed as dist
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
-from synth.runtime.grid.ranks import AbsentRanks, Ranks, timeout_of
+from synth.runtime.grid.rank_tree import AbsentRankError, StoreTree
+from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
 
 
 class Counter(Protocol):
@@ -189,30 +189,33 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
     """
     torch_own: Any = dist.distributed_c10d
     store, me = torch_own._get_default_store(), dist.get_rank()
-    name = f"synth/groups/{'-'.join(map(str, ranks))}"
-    # No member is here for the next group before all have been here for this one.
-    turn = (store.add(f"{name}/calls", 1) - 1) // len(ranks)
     created = torch_own._world.pg_names
     backend = torch_own.get_backend_config(parent)
     left = _left_alike(ranks, timeout, backend)
-    store.set(f"{name}/{turn}/{me}", json.dumps([len(created), sorted(left)]))
-    most, alike = 0, set(left)
-    for rank in ranks:  # each wait is as long as the store's own timeout at most
-        try:
-            count, names = json.loads(store.get(f"{name}/{turn}/{rank}"))
-            most, alike = max(most, count), alike & set(names)
-        except dist.DistStoreError as error:
-            raise RuntimeError(
-                f"rank {rank} did not come to create the group of the ranks"
-                f" {list(ranks)}; all its members must create the same groups"
-            ) from error
+    name = use_of(ranks)
+    limit = datetime.timedelta(seconds=timeout)
+    tree = StoreTree(
+        store, name, ranks.index(me), len(ranks), store.timeout.total_seconds()
+    )
+    try:
+        most, alike = tree.combined(
+            [len(created), sorted(left)],
+            lambda one, other: [
+                max(one[0], other[0]),
+                sorted(set(one[1]) & set(other[1])),
+            ],
+        )
+    except AbsentRankError as error:
+        raise RuntimeError(
+            f"rank {ranks[error.place]} did not come to create the group of the ranks"
+            f" {named(ranks)}; all its members must create the same groups"
+        ) from error
     if alike:
-        found = left[min(alike)]
+        found = left[alike[0]]
         left_groups().remove(found)
         return found
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)
-    limit = datetime.timedelta(seconds=timeout)
     made = dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
     connect(made)
     return made

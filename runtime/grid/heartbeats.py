@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from synth.runtime.grid.seals import read_now, sealed, unsealed
 from synth.runtime.grid.word_counter import TrafficCounter
 
 TICK = 0.5  # seconds between two heartbeats
+WATCH_ALL = 32  # ranks; of more, each reads the heartbeats of O(log P) others
 NONE = ("", 0, "")  # of no known process
 STORE_FAULTS = RuntimeError, ValueError, OSError
 
@@ -51,7 +53,10 @@ class Sign(NamedTuple):
 
 
 class Heartbeats:
-    """Sends this rank's heartbeats, and reads those of the others, in a thread.
+    """Sends this rank's heartbeats, and reads those of its peers, in a thread.
+
+    The peers are all ranks, or of many those at the distances 1, 2, 4, 8, ... So every
+    rank is read by others, and each look takes O(log P) calls of the store.
 
     name_of: the name of a rank in messages.
     timeout: seconds without a sign of life from the store or from a rank.
@@ -76,9 +81,10 @@ class Heartbeats:
         self.ticks, self.state = 0, "here"
         self.parent = os.getppid()
         self.ending, self.signing = threading.Lock(), threading.Lock()
-        job = job_name() if job is None else job
-        self.keys = [f"sign of rank {peer} in {job}" for peer in range(size)]
-        self.first_key = f"first fault in {job}"
+        self.job = job_name() if job is None else job
+        self.peers = peers_of(rank, size)
+        self.first_key = f"first fault in {self.job}"
+        self.knows_end = False  # that the keeper of the store has left
         self.own = socket.gethostname(), os.getpid(), birth(os.getpid())
         self.store: Any = None
         self.met = self.asking = False
@@ -92,6 +98,7 @@ class Heartbeats:
         self.beside: set[int] = set()  # ranks that were seen to run
         self.silent: set[int] = set()  # ranks that a stuck rank has not heard
         self.blamed, self.woken = "", threading.Event()
+        self.severity = 0  # of what is blamed: 0 lost, else how late
         self.knows_why = False  # the reason why this rank ends names the lost rank
         self.courier: threading.Thread | None = None
 
@@ -112,13 +119,22 @@ class Heartbeats:
                 f" {store_place()}; give each job a MASTER_PORT of its own"
             )
         self.sign()
+        self.count_in("have come")
         self.answered = time.monotonic()
         self.courier = threading.Thread(target=self.carry, daemon=True)
         self.courier.start()
 
+    def key(self, rank: int) -> str:
+        """Where the store holds the heartbeat of a rank."""
+        return f"sign of rank {rank} in {self.job}"
+
+    def count_in(self, what: str, by: int = 1) -> int:
+        """How many ranks have said something once, with this one; by 0: without it."""
+        return int(self.store.add(f"ranks that {what} in {self.job}", by))
+
     def is_first(self) -> bool:
         """Whether no other process has joined as this rank."""
-        key = f"joined as {self.keys[self.rank]}"
+        key = f"joined as {self.key(self.rank)}"
         own = sealed(key, json.dumps([*self.own, id(self)]))
         there = self.store.compare_set(key, "", own)
         if unsealed(key, there) is None:  # what a stranger wrote is written over
@@ -128,7 +144,7 @@ class Heartbeats:
 
     def sign(self) -> None:
         """Send a heartbeat."""
-        key = self.keys[self.rank]
+        key = self.key(self.rank)
         with self.signing:
             self.ticks += 1
             reached, at = self.place()
@@ -144,12 +160,12 @@ class Heartbeats:
         return self.traffic.started
 
     def signs(self) -> list[Sign]:
-        """The latest heartbeat of every rank."""
-        return [self.heard(rank) for rank in range(self.size)]
+        """The latest heartbeats of the peers."""
+        return [self.heard(rank) for rank in self.peers]
 
     def heard(self, rank: int) -> Sign:
         """A rank's latest heartbeat, which another process may have deleted."""
-        text = read_now(self.store, self.keys[rank])
+        text = read_now(self.store, self.key(rank))
         sign = None if text is None else sign_of(text)
         if sign is None:
             unknown = Sign(0, "here", self.name_of(rank), 0, "an unknown place", *NONE)
@@ -179,8 +195,40 @@ class Heartbeats:
             return
         if self.asking:
             self.signs()
-        elif self.keeper is not None:
-            self.heard(self.keeper)
+        elif self.keeper is not None and self.heard(self.keeper).state == "done":
+            self.know_end()
+
+    def know_end(self) -> None:
+        """Let the keeper of the store know that this rank needs it no more."""
+        if not self.knows_end:
+            self.knows_end = True
+            self.count_in("know the end")
+
+    def farewell(self) -> None:
+        """The last heartbeat. The last rank of all removes what they have written."""
+        with suppress(*STORE_FAULTS):
+            self.sign()
+            self.know_end()
+            if self.count_in("have left") == self.size:
+                self.remove_keys()
+
+    def remove_keys(self) -> None:
+        """Remove all keys of these ranks, which have left."""
+        counted = "have come", "know the end", "have left"
+        for rank in range(self.size):
+            self.store.delete_key(self.key(rank))
+            self.store.delete_key(f"joined as {self.key(rank)}")
+        for what in counted:
+            self.store.delete_key(f"ranks that {what} in {self.job}")
+
+
+def peers_of(rank: int, size: int) -> list[int]:
+    """The ranks whose heartbeats a rank reads; itself, too, where these are all."""
+    if size <= WATCH_ALL:
+        return list(range(size))
+    steps = [1 << place for place in range((size - 1).bit_length())]
+    found = {(rank + sign * step) % size for step in steps for sign in (1, -1)}
+    return sorted(found - {rank})
 
 
 def sign_of(text: str) -> Sign | None:

@@ -8,6 +8,8 @@ So a rank always ends, within its timeout and a few seconds.
 from __future__ import annotations
 
 import atexit
+import json
+import math
 import os
 import select
 import signal
@@ -17,7 +19,13 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK, Heartbeats, Sign
+from synth.runtime.grid.heartbeats import (
+    STORE_FAULTS,
+    TICK,
+    WATCH_ALL,
+    Heartbeats,
+    Sign,
+)
 from synth.runtime.grid.launched_job import (
     agent_store,
     ends_within,
@@ -36,7 +44,7 @@ from synth.runtime.grid.local_processes import (
     siblings,
     siblings_by_fate,
 )
-from synth.runtime.grid.seals import sealed, unsealed
+from synth.runtime.grid.seals import read_now, sealed, unsealed
 
 TO_START = 2.0  # seconds in which a launcher usually has started all its ranks
 MISSING = 1.0  # seconds without a process that was there, which a glance can miss
@@ -44,6 +52,7 @@ UNSEEN = 10.0  # the same of one that never was: a busy launcher may still start
 PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer;
 # until a rank is missed that was never there, or is stopped, before all have met
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
+AGREEING = 0.8  # seconds in which many ranks find out whom they blame together
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
 LAST_WORDS = 3.5  # seconds from the reason to end until the end
@@ -82,8 +91,7 @@ class Watch(Heartbeats):
     def finish(self) -> None:
         """Tell the others that this rank is done, and stop."""
         self.state = "done"
-        with suppress(*STORE_FAULTS):
-            self.sign()
+        self.farewell()
         self.leave()
 
     def close(self) -> None:
@@ -282,6 +290,8 @@ class Watch(Heartbeats):
             blamed = "" if self.met or self.knows_why else self.missing()
             if not own.endswith(ANOTHER) and not self.knows_why:
                 blamed = blamed or self.lost_or_late()
+            if self.size > WATCH_ALL:
+                blamed = self.first_blamed(blamed)
             if not blamed and first != own:
                 blamed = f"; the first to fail was {first}"
             self.blamed = blamed
@@ -297,6 +307,25 @@ class Watch(Heartbeats):
             self.store.set(self.first_key, told)
         return own if first in (None, plain(own)) else str(first)
 
+    def first_blamed(self, blamed: str) -> str:
+        """Whom the ranks blame together, of which each sees its peers alone.
+
+        Who is lost counts before who is late, and the latest before others. A rank that
+        blames nobody waits for what the others find.
+        """
+        key, end = f"blamed in {self.job}", time.monotonic() + AGREEING
+        own = json.dumps([self.severity, blamed])
+        while True:
+            there = read_now(self.store, key)
+            least, found = json.loads(there) if there else (math.inf, "")
+            if blamed and self.severity < least:
+                before = sealed(key, there) if there else ""
+                self.store.compare_set(key, before, sealed(key, own))
+            elif least == 0 or time.monotonic() > end:
+                return str(found or blamed)
+            else:
+                time.sleep(0.1)
+
     def missing(self) -> str:
         """The ranks that are gone before all have met, else those that have not come.
 
@@ -304,11 +333,12 @@ class Watch(Heartbeats):
         """
         gone, absent, late = list[str](), list[str](), dict[int, str]()
         (ended, stopped), here = siblings_by_fate(), siblings()
-        for index, rank in enumerate(self.members):
+        for index in self.peers:
+            rank = self.members[index]
             name = f"; {self.name_of(index)} is lost, it"
             if index == self.keeper and not agent_store():
                 continue  # it answers, even if it waits for others to come
-            if self.store.check([self.keys[index]]):
+            if self.store.check([self.key(index)]):
                 sign = self.heard(index)
                 if sign.state == "here" and is_halted(*sign.process):
                     gone.append(f"; {self.lost(sign)}")
@@ -347,6 +377,7 @@ class Watch(Heartbeats):
             return "".join(f"; {self.lost(sign)}" for sign in lost[:8])
         signs = self.signs()
         least = min((sign.reached for sign in signs if sign.reached), default=0)
+        self.severity = 1 + least
         late = [
             sign
             for sign in signs

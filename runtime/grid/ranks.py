@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import os
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
+
+_uses: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Some ranks, for messages: all of them if they are few."""
+    if len(ranks) <= 16:
+        return str(list(ranks))
+    return f"[{', '.join(map(str, ranks[:8]))}, ... {ranks[-1]}] ({len(ranks)} ranks)"
+
+
+def use_of(ranks: Sequence[int]) -> str:
+    """A name in the store for what these ranks of the job do together next.
+
+    It is short, the same on all of them, and used once in the life of the default
+    group: they do in the same order what they do together. Jobs that are started again
+    have other names.
+    """
+    uses = _uses.setdefault(dist.group.WORLD, {})
+    text = ",".join(map(str, ranks)).encode()
+    members = hashlib.blake2b(text, digest_size=12).hexdigest()
+    uses[members] = uses.get(members, 0) + 1
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"synth/{restart}/{len(ranks)} ranks {members}/{uses[members]}"
 
 
 def timeout_of(group: Any) -> float:

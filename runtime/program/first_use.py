@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.group_tree import combined
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.process_grid import coordinates
@@ -23,6 +24,8 @@ from synth.runtime.program.benchmark import facts
 from synth.runtime.program.machine_jobs import FEW, measured_groups, summary, timings
 from synth.runtime.program.rounds import Nodes, timed_in_rounds
 
+# a node's name and number -> how many ranks, the first and the last of them
+Nodewise = dict[tuple[str, str], tuple[int, int, int]]
 SERIES = 0.02  # seconds of kernels in a row
 ROUNDS = 3  # at least
 SECONDS = 15.0  # of rounds, until medians hold still
@@ -53,12 +56,23 @@ def used_by_others(ranks: Ranks, began: tuple[float, float, float]) -> float:
     """
     passed = time.perf_counter() - began[0]
     mine, busy = time.process_time() - began[1], busy_seconds() - began[2]
-    told = ranks.gathered((platform.node(), mine, busy / passed, passed))
-    shares = list[float]()
-    for node, _, used, _ in told:
-        own = sum(each[1] / each[3] for each in told if each[0] == node)
-        shares.append(max(0.0, used - own) / (os.cpu_count() or 1))
-    return max(shares)
+    # node -> cores that its ranks used, and that all its processes used
+    own = {platform.node(): (mine / passed, busy / passed)}
+
+    def both(
+        one: dict[str, tuple[float, float]], other: dict[str, tuple[float, float]]
+    ) -> dict[str, tuple[float, float]]:
+        joint = dict(one)
+        for node, (used, most) in other.items():
+            before = joint.get(node, (0.0, 0.0))
+            joint[node] = before[0] + used, max(before[1], most)
+        return joint
+
+    cores = os.cpu_count() or 1
+    share: float = combined(
+        ranks, own, both, lambda told: max(most - used for used, most in told.values())
+    )
+    return max(0.0, share) / cores
 
 
 def busy_seconds() -> float:
@@ -74,10 +88,22 @@ def busy_seconds() -> float:
 
 def ranks_of_nodes(ranks: Ranks) -> int:
     """How many ranks each node has; 1 where nodes have different numbers of ranks."""
-    names: list[Any] = [None] * ranks.size
-    mine = host_here()
-    dist.all_gather_object(names, mine, group=ranks.group)
-    local = names.count(names[0])
-    runs = [names[first : first + local] for first in range(0, ranks.size, local)]
-    alike = all(len(run) == local and len(set(run)) == 1 for run in runs)
-    return local if alike and len({run[0] for run in runs}) == len(runs) else 1
+    own = {host_here(): (1, ranks.me, ranks.me)}  # ranks, the first, the last
+
+    def both(one: Nodewise, other: Nodewise) -> Nodewise:
+        joint = dict(one)
+        for name, (count, first, last) in other.items():
+            n, low, high = joint.get(name, (0, first, last))
+            joint[name] = n + count, min(low, first), max(high, last)
+        return joint
+
+    def conclude(told: Nodewise) -> int:
+        local = next(n for n, first, _ in told.values() if first == 0)
+        alike = all(
+            n == local == last - first + 1 and first % local == 0
+            for n, first, last in told.values()
+        )
+        return local if alike else 1
+
+    found: int = combined(ranks, own, both, conclude)
+    return found

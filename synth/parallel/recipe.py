@@ -212,10 +212,11 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 
 def processors_of(ranks: Ranks) -> tuple[Processor, ...]:
     """The processors of some ranks and their replicas; () if one is not known. All ranks call this."""
+    from synth.runtime.comm.group_tree import combined
     from synth.runtime.grid.rules.processors import this_processor
 
-    found = ranks.everyone.gathered(this_processor())
-    return () if None in found else tuple(sorted(set(found)))
+    found = combined(ranks.everyone, {this_processor()}, lambda own, child: own | child)
+    return () if None in found else tuple(sorted(found))
 
 
 # -- requests for plans ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ MODULES = {
         "dataclasses",
         "datetime",
         "functools",
+        "hashlib",
         "hmac",
         "itertools",
         "io",

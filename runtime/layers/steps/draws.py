@@ -69,12 +69,13 @@ class Seeds:
 
         The first rank warns, once, if another has drawn another one.
         """
-        first, *others = self.ranks.agreement.numbers
+        agreed = self.ranks.agreement
+        first = agreed.first_number
         replica = 0 if self.ranks.replicas is None else self.ranks.replicas.me
         seed = (first + replica * BETWEEN_REPLICAS) % 2**31
         for place, each in enumerate(self.drawing):
             each.seed = seed * PLACES + place
-        if self.ranks.reports and not self.told and any(n != first for n in others):
+        if self.ranks.reports and not self.told and agreed.numbers_differ:
             self.told = True
             warnings.warn(
                 f"the generators of the ranks differ: all ranks draw dropout from that"

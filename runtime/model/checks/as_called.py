@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from synth.runtime.comm.group_tree import combined
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.autocast import autocast_dtype
@@ -122,9 +123,9 @@ class FirstPass:
             if look.found:
                 raise ValueError(look.found) from error
             raise
-        told = [each for each in self.ranks.gathered(look.found) if each]
+        told = combined(self.ranks, look.found, lambda own, child: own or child)
         if told:
-            raise ValueError(told[0])
+            raise ValueError(told)
         self.seen.add(mode)
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 import synth.runtime
+from synth.runtime.comm.group_tree import combined
+from synth.runtime.grid.rank_tree import Said
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tracing.inputs import Inputs
 from synth.runtime.tracing.plain_model import require_plain
@@ -55,29 +57,33 @@ def consistent(
 def _require_same(facts: Facts, failed: Exception | None, ranks: Ranks) -> None:
     digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
     error = "" if failed is None else f"{type(failed).__name__}: {failed}"
-    told = ranks.gathered((digest, error))
-    errors = [error for _, error in told]
-    if len(set(errors)) == 1 and failed is not None:
+    told, faults = combined(
+        ranks,
+        (Said(digest, ranks.me), Said(error, ranks.me)),
+        lambda own, child: (own[0].with_child(child[0]), own[1].with_child(child[1])),
+    )
+    if faults.other < 0 and failed is not None:
         raise failed
-    if len(set(told)) == 1:
+    if faults.other < 0 and told.other < 0:
         return
-    first, index = ranks.members[0], 0
-    digests = [digest for digest, _ in told]
-    text = ""
-    if len(set(digests)) > 1:  # a rank that failed may lack facts; these do not count
+    first, index, text = ranks.members[0], 0, ""
+    if told.other >= 0:  # a rank that failed may lack facts; these do not count
         theirs = ranks.from_first(facts)
-        differences = ranks.gathered(difference(facts, theirs))
-        index = next((i for i, each in enumerate(differences) if each[1]), 0)
-        kind, text = differences[index]
+        kind, text = difference(facts, theirs)
+        own = (ranks.me, kind, text) if text else None
+        found = combined(
+            ranks, own, lambda *both: min(filter(None, both), default=None)
+        )
+        index, kind, text = found or (0, "", "")
     if text:
         raise ValueError(
             f"rank {ranks.members[index]} has another {kind} than rank {first}: {text};"
             f" give all ranks the same {kind}"
         ) from failed
-    index = next(i for i, each in enumerate(errors) if each)
+    index, error = (0, faults.text) if faults.text else faults[2:]
     raise ValueError(
         f"rank {ranks.members[index]} cannot make the network, other ranks can:"
-        f" {errors[index]}; give all ranks the same model and plan"
+        f" {error}; give all ranks the same model and plan"
     ) from failed
 
 

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
+from synth.runtime.comm.group_tree import combined
 from synth.runtime.grid.boxes import Box, overlap, volume, within
 from synth.runtime.model.network import Network
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
-# (parameter or buffer, region, replica; -1 for what all replicas have) -> its digest
-Digests = dict[tuple[str, Box, int], str]
+# parameter or buffer, region, replica; -1 for what all replicas have
+Region = tuple[str, Box, int]
+
+
+class Copies(NamedTuple):
+    """Regions of which ranks hold copies. Ranks are told by their index.
+
+    first: region -> the first rank known to hold it, and its digest there. apart:
+    region -> two ranks with other words.
+    """
+
+    first: dict[Region, tuple[int, str]]
+    apart: dict[Region, tuple[int, int]]
+
+    def with_child(self, child: Copies) -> Copies:
+        """The same of these ranks and others."""
+        first, apart = dict(self.first), self.apart | child.apart
+        for region, (other, digest) in child.first.items():
+            one, known = first.setdefault(region, (other, digest))
+            if known != digest:
+                apart.setdefault(region, (one, other))
+        return Copies(first, {**apart, **self.apart})
 
 
 def check_replicas(net: Network) -> None:
@@ -29,7 +51,8 @@ def check_replicas(net: Network) -> None:
     """
     ranks = net.ranks.everyone
     net.ranks.require_all("check of replicas")
-    apart = differing(ranks.gathered(digests_of(net)))
+    own = {key: (ranks.me, digest) for key, digest in digests_of(net).items()}
+    apart = combined(ranks, Copies(own, {}), Copies.with_child, lambda told: told.apart)
     if not apart:
         return
     (key, region, _), pair = next(iter(apart.items()))
@@ -43,9 +66,9 @@ def check_replicas(net: Network) -> None:
     )
 
 
-def digests_of(net: Network) -> Digests:
+def digests_of(net: Network) -> dict[Region, str]:
     """Of every region of which this rank and another hold copies."""
-    found, replicas, changing = Digests(), net.ranks.replicas, set[str]()
+    found, replicas, changing = dict[Region, str](), net.ranks.replicas, set[str]()
     if replicas is not None and net.program.replication is not None:
         changing = set(net.program.replication.buffers)
     for name, values in (*net.named_parameters(), *net.named_buffers()):
@@ -70,21 +93,6 @@ def copied(place: Partition) -> Iterator[Box]:
     others = boxes[: place.ranks.me] + boxes[place.ranks.me + 1 :]
     regions = dict.fromkeys(overlap(place.box, other) for other in others)
     return (region for region in regions if volume(region))
-
-
-def differing(told: list[Digests]) -> dict[tuple[str, Box, int], tuple[int, int]]:
-    """Regions with other words on two ranks: the first with the region, and the other.
-
-    told: the digests by the index of the rank.
-    """
-    first: dict[tuple[str, Box, int], int] = {}
-    apart: dict[tuple[str, Box, int], tuple[int, int]] = {}
-    for index, digests in enumerate(told):
-        for key, digest in digests.items():
-            one = first.setdefault(key, index)
-            if told[one][key] != digest:
-                apart.setdefault(key, (one, index))
-    return apart
 
 
 def _digest(values: torch.Tensor) -> str:

@@ -30,7 +30,7 @@ from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK
 from synth.runtime.grid.launched_job import agent_store, ends_within, reason_of
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
 from synth.runtime.grid.local_processes import is_orphan
-from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.ranks import Ranks, use_of
 from synth.runtime.model.network import Network
 
 AWAY, WAITING = 1, 2  # what the main thread does: something else, or a collective
@@ -48,15 +48,17 @@ class TrainingWatch(Watch):
     def __init__(self, ranks: Ranks) -> None:
         if self.heeds_launcher() and is_orphan():
             raise RuntimeError("the launcher of this rank is gone")
-        timeout, members = ranks.timeout(), "-".join(map(str, ranks.members))
         torch_own: Any = dist.distributed_c10d
         own = torch_own._get_default_store().clone()
-        # All members make their networks in the same order.
-        turn = own.add(f"synth/watch/{members}/{ranks.rank}", 1)
-        job = f"network {turn} of {members}"
-        names = [f"rank {member}" for member in ranks.members]
+        job = f"network {use_of(ranks.members)}"
+        members = ranks.members
         super().__init__(
-            ranks.me, ranks.size, names.__getitem__, False, timeout, f"synth/{job}"
+            ranks.me,
+            ranks.size,
+            lambda place: f"rank {members[place]}",
+            False,
+            ranks.timeout(),
+            job,
         )
         self.members = list(ranks.members)
         self.keeper = 0 if ranks.members[0] == 0 else None
@@ -79,7 +81,7 @@ class TrainingWatch(Watch):
     def look(self) -> None:
         """Read heartbeats; the ranks have met when all have sent one."""
         if not self.met:
-            self.met = bool(self.store.check(self.keys))
+            self.met = self.count_in("have come", 0) >= self.size
         super().look()
 
     def place(self) -> tuple[int, str]:
@@ -193,19 +195,13 @@ class TrainingWatch(Watch):
             ends_within(LAST_WORDS, self.until_read)
 
     def until_read(self) -> None:
-        """Wait until every rank that is here has read the heartbeats once more."""
+        """Wait until every other rank knows that this one has left, or has left."""
         with suppress(*STORE_FAULTS):
-            before = [sign.ticks for sign in self.signs()] if self.met else []
-            while any(
-                sign.state == "here" and sign.ticks < ticks + 2
-                for sign, ticks in zip(self.signs(), before, strict=True)
-            ):
+            key = f"ranks that have left in {self.job}"
+            while self.met and self.store.check([key]):
+                if self.count_in("know the end", 0) >= self.size:
+                    return
                 time.sleep(TICK / 5)
-
-    def farewell(self) -> None:
-        """The last heartbeat."""
-        with suppress(*STORE_FAULTS):
-            self.sign()
 
 
 class ExceptionHook:

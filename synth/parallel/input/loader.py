@@ -18,6 +18,7 @@ from synth.base.errors import UsageError
 from synth.parallel.input.order import Epochs
 from synth.parallel.input.samples import Rows, Samples
 from synth.parallel.input.selection import Places, of_partition
+from synth.runtime.comm.group_tree import combined
 from synth.runtime.grid.boxes import within
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
@@ -118,16 +119,16 @@ class LoaderFeed:
         covered = sum(high - low for low, high in spans)
         if covered == max(high for _, high in spans) or not any_whole(self.boxes, self.loader.dataset):
             return
-        told = self.net.ranks.gathered((_some(spans[self.net.ranks.me])[0], digests))
-        first = dict[int, tuple[int, int]]()
-        for rank, (low, sums) in zip(self.net.ranks.members, told, strict=True):
-            for place, digest in enumerate(sums, low):
-                one, other = first.setdefault(place, (rank, digest))
-                if other != digest:
-                    raise UsageError(
-                        f"{self.epochs.what}: rank {rank} has loaded sample {batch[place]} with other values"
-                        f" than rank {one}; draw augmentations from the generators of torch, numpy or random"
-                    )
+        ranks = self.net.ranks
+        low, _ = _some(spans[ranks.me])
+        own = {place: (ranks.rank, digest) for place, digest in enumerate(digests, low)}
+        apart = combined(ranks, (own, None), _both, lambda told: told[1])
+        if apart is not None:
+            place, one, other = apart
+            raise UsageError(
+                f"{self.epochs.what}: rank {other} has loaded sample {batch[place]} with other values"
+                f" than rank {one}; draw augmentations from the generators of torch, numpy or random"
+            )
 
     def _partitioned(self, given: Any, batch: int, span: tuple[int, int]) -> Any:
         """A collated batch with partitioned tensors. span: the samples of the batch that this rank loaded."""
@@ -147,6 +148,19 @@ class LoaderFeed:
         for (number, leaf), place in zip(tensors.items(), self._of_size(batch).of(shapes), strict=True):
             leaves[number] = _cut(leaf, place, low, whole=files[number] is None)
         return _pytree.tree_unflatten(leaves, spec)
+
+
+def _both(own: Any, child: Any) -> Any:
+    """Samples that two subtrees have loaded, and one that two ranks have with other values, if any.
+
+    A sample: its place -> a rank that has loaded it, and the digest of its values there.
+    """
+    samples, apart = dict(own[0]), own[1] or child[1]
+    for place, (rank, digest) in child[0].items():
+        one, known = samples.setdefault(place, (rank, digest))
+        if known != digest and apart is None:
+            apart = place, one, rank
+    return samples, apart
 
 
 def _require_choice(loader: DataLoader[Any], batch: int) -> None:

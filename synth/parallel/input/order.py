@@ -87,19 +87,21 @@ class Epochs:
     def _require_alike(self, order: Sequence[int]) -> None:
         """Raise `UsageError` on all ranks if they have other orders."""
         ranks, digest = self.ranks, zlib.crc32(np.asarray(order, np.int64).tobytes())
+        from synth.runtime.comm.group_tree import combined
+        from synth.runtime.grid.rank_tree import Said
+
         ranks.require_all(f"an epoch of {self.what}")
-        told = ranks.everyone.gathered((digest, len(order), self._shuffle()))
-        rows = (ranks.members,) if ranks.replicas is None else ranks.replicas.rows
-        members = ranks.everyone.members
-        alike = rows if self.deals else (members,)  # with equal samples
-        pairs = [(row[0], other) for row in alike for other in row[1:]]
-        for one, other in pairs:
-            if told[members.index(one)] != told[members.index(other)]:
-                raise UsageError(
-                    f"{self.what}: rank {other} has another order of samples than rank {one}; shuffle alike"
-                    " on all ranks, as by sampler=synth.sampler(net, dataset, seed=0)"
-                )
-        if len({each[1:] for each in told}) > 1:
+        row, everyone = _number(ranks) if self.deals else 0, ranks.everyone
+        lengths = len(order), self._shuffle()
+        own = {row: Said(repr((digest, *lengths)), everyone.me)}
+        told, lengths_told = combined(everyone, (own, Said(repr(lengths), everyone.me)), _both, _apart)
+        if told is not None:  # among ranks with equal samples
+            one, other = (everyone.members[place] for place in (told.rank, told.other))
+            raise UsageError(
+                f"{self.what}: rank {other} has another order of samples than rank {one}; shuffle alike"
+                " on all ranks, as by sampler=synth.sampler(net, dataset, seed=0)"
+            )
+        if lengths_told.other >= 0:
             raise UsageError(
                 f"{self.what}: replicas have samplers of other lengths, seeds or epochs; give all the same,"
                 " and call set_epoch on all"
@@ -108,6 +110,20 @@ class Epochs:
     def _shuffle(self) -> tuple[Any, ...]:
         source = getattr(self.order, "sampler", self.order)
         return tuple(getattr(source, name, None) for name in ("shuffle", "seed", "epoch"))
+
+
+def _both(own: Any, child: Any) -> Any:
+    """What two subtrees say: by replica, and of lengths."""
+    rows = dict(own[0])
+    for row, said in child[0].items():
+        rows[row] = rows[row].with_child(said) if row in rows else said
+    return rows, own[1].with_child(child[1])
+
+
+def _apart(told: Any) -> Any:
+    """The first replica of which two ranks differ, if any, and lengths."""
+    rows = (said for _, said in sorted(told[0].items()) if said.other >= 0)
+    return next(rows, None), told[1]
 
 
 def dealt(order: Sequence[int], size: int, turns: int, mine: int, drop_last: bool = True) -> Batches:

@@ -61,15 +61,15 @@ def test_a_forged_fault_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forged_heartbeat_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = _beating(monkeypatch)
     true = Sign(7, "here", "rank 1", 3, "step 3", "host", 99, "12")
-    beats.store.set(beats.keys[1], sealed(beats.keys[1], json.dumps(true)))
+    beats.store.set(beats.key(1), sealed(beats.key(1), json.dumps(true)))
     assert beats.signs()[1] == true
-    beats.store.set(beats.keys[1], json.dumps([0, "done", "rank 1", 0, "", "host", 1, "1"]))
+    beats.store.set(beats.key(1), json.dumps([0, "done", "rank 1", 0, "", "host", 1, "1"]))
     assert beats.signs()[1] == true
 
 
 def test_what_a_stranger_wrote_does_not_refuse_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = _beating(monkeypatch)
-    beats.store.set(f"joined as {beats.keys[0]}", "another process")
+    beats.store.set(f"joined as {beats.key(0)}", "another process")
     assert beats.is_first()
     second = Heartbeats(0, 2, "rank {}".format, False, 8.0, "job")
     second.store = beats.store
