@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ from synth.runtime.grid.fingerprint import (
     of_tensor,
     read,
 )
-from synth.runtime.grid.rank_tree import Said
+from synth.runtime.grid.rank_tree import DIRECT, Said
 from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
@@ -85,7 +85,7 @@ class Agreement:
     """The channel on which the ranks of a network agree.
 
     members: their global ranks, ascending. groups: where it has a process group of
-        torch for these messages alone.
+        torch for these messages.
     alike: the sets of places in `members` of which the tensors must be the same; None
         for all. device: of the messages: the host, but a GPU where the group has nccl
         alone.
@@ -98,7 +98,7 @@ class Agreement:
         alike: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.members, self.groups = members, groups
-        self.group = groups.of(range(len(members)), purpose="agreement")
+        self.group = self._shared_group(groups)
         self.alike = [range(len(members))] if alike is None else alike
         host = len(members) == 1 or backend_of(self.group, "cpu")
         self.device = torch.device("cpu" if host else "cuda")
@@ -106,6 +106,13 @@ class Agreement:
         self.number, self.first_number, self.numbers_differ = 0, 0, False
         # what, where, its fingerprint: of what goes with the next message
         self.noted: list[tuple[str, UserLine | None, OfTensor | Fingerprint]] = []
+
+    def _shared_group(self, groups: ProcessGroups) -> Any:
+        """A group for these messages alone; along the tree, that of all ranks."""
+        size = len(self.members)
+        if size > DIRECT and by_tree(groups.ranks.group, size):
+            return groups.ranks.group
+        return groups.of(range(size), purpose="agreement")
 
     def note(self, what: str, values: torch.Tensor | Sequence[Number]) -> None:
         """Compare what must be the same on all ranks when they next agree.

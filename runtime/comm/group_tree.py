@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.process_groups import backend_of
-from synth.runtime.grid.rank_tree import children_of, parent_of
+from synth.runtime.grid.rank_tree import DIRECT, children_of, parent_of
 from synth.runtime.grid.ranks import Ranks
 
 T = TypeVar("T")
-DIRECT = 16  # ranks
+TAG = 0x5E7  # of these messages: others may be under way in the same group
 FRAME = 1024  # bytes of a message; what is longer follows in a second one
 SIZE = 4  # of these, for the length
 
@@ -48,11 +48,16 @@ class GroupTree:
         combine: of a member's value with that of one of its children in the tree.
         conclude: what the root makes of all, for all; None for the combined value.
         """
+        value = self.to_root(value, combine)
+        return self.from_root(conclude(value) if self.root and conclude else value)
+
+    def to_root(self, value: T, combine: Callable[[T, T], T]) -> T:
+        """The value of this member and all below it, which its parent gets."""
         for child in self.children:
             value = combine(value, self._received(child))
         if self.parent is not None:
             self._send(self.parent, value)
-        return self.from_root(conclude(value) if self.root and conclude else value)
+        return value
 
     def from_root(self, value: Any) -> Any:
         """The root's value, on all members. All must call this."""
@@ -68,16 +73,16 @@ class GroupTree:
         for part in (head.ljust(FRAME), data[FRAME - SIZE :]):
             if part:
                 words = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-                dist.send(words, peer, group=self.group)
+                dist.send(words, peer, self.group, TAG)
 
     def _received(self, peer: int) -> Any:
         head = torch.empty(FRAME, dtype=torch.uint8)
-        dist.recv(head, peer, group=self.group)
+        dist.recv(head, peer, self.group, TAG)
         data = head.numpy().tobytes()
         size = int.from_bytes(data[:SIZE], "little")
         if size > FRAME - SIZE:
             rest = torch.empty(size - (FRAME - SIZE), dtype=torch.uint8)
-            dist.recv(rest, peer, group=self.group)
+            dist.recv(rest, peer, self.group, TAG)
             data += rest.numpy().tobytes()
         return pickle.loads(data[SIZE : SIZE + size])
 

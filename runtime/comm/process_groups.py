@@ -15,7 +15,7 @@ import torch.distributed as dist
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
-from synth.runtime.grid.rank_tree import AbsentRankError, StoreTree
+from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
 
 
@@ -90,6 +90,11 @@ class ProcessGroups:
         """
         if isinstance(self.ranks, AbsentRanks):
             return None
+        if len(indices) > DIRECT and not purpose and not all_replicas:
+            # a group takes P calls and P connections of each rank in gloo
+            everyone = self._everyone(indices, timeout)
+            if everyone is not None:
+                return everyone
         timeout = self.ranks.timeout() if timeout is None else timeout
         key = tuple(sorted(indices)), timeout, purpose, all_replicas
         if key not in self._groups:
@@ -125,14 +130,17 @@ class ProcessGroups:
         gloo has threads of its own for every group, and each wakes for what comes in
         its group. On nccl the calls of a group wait for each other.
         """
+        return self._everyone(indices, timeout) or self.of(indices, timeout)
+
+    def _everyone(self, indices: Sequence[int], timeout: float | None) -> Any:
+        """The group of all ranks, if these are all and may communicate in it."""
         ranks = self.ranks
         if len(indices) < ranks.size or isinstance(ranks, AbsentRanks):
-            return self.of(indices, timeout)
+            return None
         everyone = ranks.group or dist.group.WORLD
         limit = ranks.timeout() if timeout is None else timeout
         shared = backend_of(everyone, "cuda") != "nccl"
-        shared = shared and timeout_of(everyone) == limit
-        return everyone if shared else self.of(indices, timeout)
+        return everyone if shared and timeout_of(everyone) == limit else None
 
     def clear(self) -> None:
         """Forget all groups, before torch destroys them."""

@@ -52,7 +52,7 @@ UNSEEN = 10.0  # the same of one that never was: a busy launcher may still start
 PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer;
 # until a rank is missed that was never there, or is stopped, before all have met
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
-AGREEING = 0.8  # seconds in which many ranks find out whom they blame together
+AGREEING = 1.2  # seconds more, in which many ranks find out whom they blame together
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
 LAST_WORDS = 3.5  # seconds from the reason to end until the end
@@ -66,6 +66,16 @@ class Watch(Heartbeats):
     thread may hang meanwhile. Before the end, this rank prints which ranks are missing,
     lost or late, and where they were last.
     """
+
+    @property
+    def many(self) -> bool:
+        """Whether this rank watches some of the others only."""
+        return self.size > WATCH_ALL
+
+    @property
+    def more(self) -> float:
+        """Seconds that last words take longer."""
+        return AGREEING if self.many else 0.0
 
     # -- life -----------------------------------------------------------------------
 
@@ -144,7 +154,10 @@ class Watch(Heartbeats):
             if gone and self.heeds_launcher():
                 self.end("its launcher is gone")
             now = time.monotonic()
-            if self.failure_at and now - self.failure_at > BLAMING:
+            # of many ranks, those beside one that is lost look for it at once
+            if self.failure_at and now - self.failure_at > (
+                0 if self.many else BLAMING
+            ):
                 self.end(ANOTHER)
             self.require_store(now)
             if started != self.traffic.started:
@@ -207,9 +220,10 @@ class Watch(Heartbeats):
         with self.ending:  # a second caller waits here until the exit
             try:
                 self.state, begin = "failed", time.monotonic()
-                if not ends_within(LAST_WORDS, lambda: self.speak(reason)):
+                seconds = LAST_WORDS + self.more
+                if not ends_within(seconds, lambda: self.speak(reason)):
                     say_at_once(self.told(reason))
-                self.keep_store(begin + LAST_WORDS)
+                self.keep_store(begin + seconds)
             finally:
                 os._exit(6)
 
@@ -223,8 +237,10 @@ class Watch(Heartbeats):
 
         def wait() -> None:
             with suppress(*STORE_FAULTS):
-                while not self.met or any(
-                    sign.state == "here" for sign in self.signs()
+                while (
+                    self.many  # of which it reads some heartbeats only
+                    or not self.met
+                    or any(sign.state == "here" for sign in self.signs())
                 ):
                     time.sleep(0.1)
 
@@ -233,7 +249,7 @@ class Watch(Heartbeats):
     def speak(self, reason: str) -> None:
         """Print the reason, and whom to blame as far as that can be found out."""
         own = f"{self.who}, last started {self.traffic.latest}: {reason}"
-        if not ends_within(BLAMING, lambda: self.blame(own)):
+        if not ends_within(BLAMING + self.more, lambda: self.blame(own)):
             self.store_fault = self.store_fault or "silent"
         say(self.told(reason), sys.stderr)
 
@@ -287,11 +303,13 @@ class Watch(Heartbeats):
         try:
             self.sign()
             first = self.first_to_fail(own)
+            end = time.monotonic() + BLAMING + self.more - TICK / 2
             blamed = "" if self.met or self.knows_why else self.missing()
-            if not own.endswith(ANOTHER) and not self.knows_why:
-                blamed = blamed or self.lost_or_late()
-            if self.size > WATCH_ALL:
-                blamed = self.first_blamed(blamed)
+            heard = own.endswith(ANOTHER)
+            if not self.knows_why and (self.many or not heard):
+                blamed = blamed or self.lost_or_late(may_be_late=not heard)
+            if self.many:
+                blamed = self.first_blamed(blamed, end)
             if not blamed and first != own:
                 blamed = f"; the first to fail was {first}"
             self.blamed = blamed
@@ -307,13 +325,13 @@ class Watch(Heartbeats):
             self.store.set(self.first_key, told)
         return own if first in (None, plain(own)) else str(first)
 
-    def first_blamed(self, blamed: str) -> str:
+    def first_blamed(self, blamed: str, end: float) -> str:
         """Whom the ranks blame together, of which each sees its peers alone.
 
         Who is lost counts before who is late, and the latest before others. A rank that
         blames nobody waits for what the others find.
         """
-        key, end = f"blamed in {self.job}", time.monotonic() + AGREEING
+        key = f"blamed in {self.job}"
         own = json.dumps([self.severity, blamed])
         while True:
             there = read_now(self.store, key)
@@ -356,7 +374,7 @@ class Watch(Heartbeats):
                 end_sibling(rank)
         return "".join((gone or absent or list(late.values()))[:8])
 
-    def lost_or_late(self) -> str:
+    def lost_or_late(self, may_be_late: bool) -> str:
         """The ranks that are lost, else those that are late. Ends the lost ones."""
         before, begin = self.signs(), time.monotonic()
         lost = before
@@ -375,6 +393,8 @@ class Watch(Heartbeats):
             end_lost(*sign.process)
         if lost:
             return "".join(f"; {self.lost(sign)}" for sign in lost[:8])
+        if not may_be_late:
+            return ""
         signs = self.signs()
         least = min((sign.reached for sign in signs if sign.reached), default=0)
         self.severity = 1 + least

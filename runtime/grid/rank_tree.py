@@ -18,6 +18,7 @@ import torch.distributed as dist
 from synth.runtime.grid.seals import sealed, unsealed
 
 BASE = 4
+DIRECT = 16  # ranks that tell each other directly what they would tell along the tree
 FORGED = 0.05  # seconds until a value that no rank wrote is read again
 
 

@@ -144,8 +144,9 @@ class TrainingWatch(Watch):
         it, or by the kernel after the timeout.
         """
         self.state, begin = "failed", time.monotonic()
-        ends_within(LAST_WORDS, lambda: self.speak(reason_of(error)))
-        self.keep_store(begin + LAST_WORDS)
+        seconds = LAST_WORDS + self.more
+        ends_within(seconds, lambda: self.speak(reason_of(error)))
+        self.keep_store(begin + seconds)
         if self.blamed or self.store_fault:
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
