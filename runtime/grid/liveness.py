@@ -231,6 +231,7 @@ class Watch(Heartbeats):
         """The rank that keeps the store ends last, so that the others learn why."""
         if self.rank != self.keeper or agent_store():
             return
+        end += self.more  # others began later
         if self.store is None:  # it has no connection of its own yet
             time.sleep(max(0.0, end - time.monotonic()))
             return
@@ -337,10 +338,13 @@ class Watch(Heartbeats):
             there = read_now(self.store, key)
             least, found = json.loads(there) if there else (math.inf, "")
             if blamed and self.severity < least:
-                before = sealed(key, there) if there else ""
-                self.store.compare_set(key, before, sealed(key, own))
+                before, told = sealed(key, there) if there else "", sealed(key, own)
+                if unsealed(key, self.store.compare_set(key, before, told)) is None:
+                    self.store.set(key, told)  # over what a stranger wrote
             elif least == 0 or time.monotonic() > end:
                 return str(found or blamed)
+            elif blamed:  # who is late; another rank may be later, or lost
+                end, blamed = min(end, time.monotonic() + TICK), ""
             else:
                 time.sleep(0.1)
 
