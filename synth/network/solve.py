@@ -66,6 +66,11 @@ def solve(
     return _mip(costs, merged)
 
 
+def narrow(costs: Sequence[Table], pairs: Pairs) -> Solution | None:
+    """The optimum on a graph that is narrow enough for elimination; None on others."""
+    return _elimination(costs, _merged(pairs), lambda text: None)
+
+
 def evaluate(costs: Sequence[Table], pairs: Pairs, chosen: Sequence[int]) -> float:
     """The cost of one option per node."""
     total = sum(float(costs[node][option]) for node, option in enumerate(chosen))

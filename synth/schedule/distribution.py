@@ -131,10 +131,13 @@ class Distribution:
     @cached_property
     def shard_cuts(self) -> dict[Tensor, ShardCut]:
         """Tensor -> how a slice is cut among its group."""
-        return {tensor: self._shard_cut(tensor) for tensor in TENSORS}
+        return {tensor: self.shard_cut(tensor) for tensor in TENSORS}
 
-    def _shard_cut(self, tensor: Tensor) -> ShardCut:
-        """Rows of an axis that the grid cuts are left whole if possible: their halo would be one shard's."""
+    def shard_cut(self, tensor: Tensor) -> ShardCut:
+        """How a slice is cut among its group.
+
+        Rows of an axis that the grid cuts are left whole if possible: their halo would be one shard's.
+        """
         members = self.group_size(tensor)
         if members == 1:
             return ()

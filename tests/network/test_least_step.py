@@ -14,12 +14,13 @@ from synth.layer.layer import Layer
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
+from synth.network.forest import least_of_forest
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import _NetworkPlanner
 from synth.network.request import NetworkRequest
-from synth.network.step_time.least import box_sizes, least_moved, least_of_forest
+from synth.network.step_time.least import box_sizes, least_moved
 
 POOLED = """
 network: pooled
@@ -67,13 +68,18 @@ def test_the_best_of_a_forest() -> None:
     costs = [rng.random(3) for _ in range(6)]
     edges = {pair: rng.random((3, 3)) for pair in ((0, 1), (1, 2), (1, 3), (4, 5), (2, 3))}
     tree = {pair: table for pair, table in edges.items() if pair != (2, 3)}
-    least = min(
-        sum(cost[at] for cost, at in zip(costs, chosen, strict=True))
+    totals = {
+        chosen: sum(cost[at] for cost, at in zip(costs, chosen, strict=True))
         + sum(table[chosen[one], chosen[other]] for (one, other), table in tree.items())
         for chosen in itertools.product(range(3), repeat=6)
-    )
-    assert least_of_forest(costs, edges) == pytest.approx(least)
-    assert least_of_forest(costs, {}) == pytest.approx(sum(cost.min() for cost in costs))
+    }
+    least, more = least_of_forest(costs, edges)
+    assert least == pytest.approx(min(totals.values()))
+    alone, _ = least_of_forest(costs, {})
+    assert alone == pytest.approx(sum(cost.min() for cost in costs))
+    for node, option in itertools.product((0, 2, 3), range(3)):  # of one tree
+        with_it = min(total for chosen, total in totals.items() if chosen[node] == option)
+        assert more[node][option] == pytest.approx(with_it - least)
 
 
 def test_redistributions_raise_the_bound_of_a_step() -> None:

@@ -6,7 +6,6 @@ The planner solves several choices among overlapping options: one per single str
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -42,9 +41,8 @@ class GrowingBoxes:
     def add(self, placed: Sequence[PlacedGrid]) -> Array:
         """The numbers of some grids, among them new ones. What a rank owns does not depend on turned axes."""
         number = self._number
-        return np.array(
-            [number.setdefault(replace(each, turned=()), len(number)) for each in placed], np.intp
-        )
+        plain = (PlacedGrid(each.grid, each.order) if each.turned else each for each in placed)
+        return np.array([number.setdefault(each, len(number)) for each in plain], np.intp)
 
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of a tensor, of all grids so far."""
@@ -61,7 +59,8 @@ class GrowingBoxes:
 class EdgePrices:
     """The prices of the edges of a network. Equal edges are priced once.
 
-    distributions: of the grids of every class, if others use them as well.
+    distributions: of the grids of every class, if others use them as well. ranks: count words on some ranks
+    alone, as lower bounds; edges with reindexings or reductions then count nothing.
     """
 
     def __init__(
@@ -71,10 +70,12 @@ class EdgePrices:
         classes: Sequence[LayerClass],
         class_of: Sequence[int],
         distributions: Sequence[GridDistributions] | None = None,
+        ranks: Array | None = None,
     ) -> None:
         self.network, self.request, self.classes = network, request, classes
+        self._few = ranks is not None
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
-        self._bank = RowBank(sampled_ranks(request.procs))
+        self._bank = RowBank(sampled_ranks(request.procs) if ranks is None else ranks)
         shared = distributions or [GridDistributions(each.nest) for each in classes]
         self._boxes = [GrowingBoxes(each, self._bank, request.procs) for each in shared]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
@@ -139,6 +140,9 @@ class EdgePrices:
         rows, columns = numbers[source][rows], numbers[target][rows if edge.moves_rows else columns]
         before = EdgeEnd(self.classes[source], self._boxes[source], rows)
         after = EdgeEnd(self.classes[target], self._boxes[target], columns)
+        if self._few and (edge.source_path or edge.target_path):
+            known[np.ix_(rows, columns)] = 0
+            return
         back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
         words = redistribution_words(edge, before, after, single=single, back=back, bank=self._bank)
         known[np.ix_(rows, columns)] = words

@@ -76,21 +76,26 @@ class _Pairs:
 
     def at_ranks(self, ranks: Array) -> tuple[Array, Array]:
         """The most words that any of some ranks receives, there and back."""
-        shape = len(self.have), len(self.want), len(ranks)
-        common = np.broadcast_to(self.scale, shape)
-        for d in self.split:
-            rows = self._common_rows(d, ranks).astype(self.integer, copy=False)
-            common = common * rows[self.source.row[d][:, None], self.target.row[d]]
-        there = (self.want[:, ranks] - common).max(axis=2)
-        if not self.back:
-            return there, np.zeros_like(there)
-        return there, (self.have[:, None, ranks] - common).max(axis=2)
+        shape = len(self.have), len(self.want)
+        there, back = np.zeros(shape, self.integer), np.zeros(shape, self.integer)
+        rows = [self._common_rows(d, ranks) for d in self.split]
+        for place, rank in enumerate(ranks.tolist()):
+            common = np.broadcast_to(self.scale, shape)
+            for d, of_rows in zip(self.split, rows, strict=True):
+                common = common * of_rows[place][self.source.row[d]][:, self.target.row[d]]
+            np.maximum(there, self.want[:, rank] - common, out=there)
+            if self.back:
+                np.maximum(back, self.have[:, rank, None] - common, out=back)
+        return there, back
 
     def _common_rows(self, d: int, ranks: Array) -> Array:
-        """Rows in common along a dimension, by (row of the source, row of the target, rank)."""
-        high = np.minimum(self.source.high[d][:, None, ranks], self.target.high[d][:, ranks])
-        low = np.maximum(self.source.low[d][:, None, ranks], self.target.low[d][:, ranks])
-        rows: Array = np.maximum(high - low, 0)
+        """Rows in common along a dimension, by (rank, row of the source, row of the target)."""
+        low, high, low2, high2 = (
+            bound[d][:, ranks].T
+            for bound in (self.source.low, self.source.high, self.target.low, self.target.high)
+        )
+        common = np.minimum(high[:, :, None], high2[:, None]) - np.maximum(low[:, :, None], low2[:, None])
+        rows: Array = np.maximum(common, 0).astype(self.integer, copy=False)
         return rows
 
     def at_most(self) -> tuple[Array, Array]:

@@ -20,6 +20,7 @@ from synth.schedule.shard_cuts import ShardCut, radix
 
 Cut = tuple[int, int]  # parts, and ranks or members between two of them
 WHOLE: Cut = (1, 1)
+CHANNEL = FLAT.index("channel")
 UNKNOWN = -1
 
 
@@ -128,15 +129,22 @@ def _keys(
     dims_of: list[tuple[Any, ...]] = [("g", inner) if flat == "channel" else (flat,) for flat in FLAT]
     sizes_of = [tuple(size_of[dim] for dim in dims) for dims in dims_of]
     found = []
+    new = tuple.__new__  # thousands of keys: `RowKey(...)` takes twice the time
     for cuts, working, shard_cut in some:
-        shards = radix(shard_cut)
-        member = cuts.get(group_axis, WHOLE)
-        row = []
+        shards, part = radix(shard_cut), cuts.get
+        member, share = part(group_axis, WHOLE), shards.get
+        row = list[RowKey]()
+        shard: tuple[Cut, ...]
+        own: tuple[Cut, ...]
         for at, (dims, sizes) in enumerate(zip(dims_of, sizes_of, strict=True)):
-            shard = tuple([shards.get(dim, WHOLE) for dim in dims])
-            own = tuple([cuts.get(dim, WHOLE) for dim in dims])
-            group = WHOLE if all(each is WHOLE for each in shard) else member
-            row.append(RowKey(sizes, own, shard, group, 0 if at else working))
+            if at == CHANNEL:
+                one, other = dims
+                shard, own = (share(one, WHOLE), share(other, WHOLE)), (part(one, WHOLE), part(other, WHOLE))
+                cut_shard = one in shards or other in shards
+            else:
+                (one,) = dims
+                shard, own, cut_shard = (share(one, WHOLE),), (part(one, WHOLE),), one in shards
+            row.append(new(RowKey, (sizes, own, shard, member if cut_shard else WHOLE, 0 if at else working)))
         found.append(row)
     return found
 

@@ -48,7 +48,7 @@ class NetworkPlan:
     """The plan of a network: a placed grid per layer with a loop nest, in the order of `network.planned`.
 
     Costs are words received per rank (the maximum over ranks), or seconds, as `request.objective` says.
-    lower_bound: sum of the least cost of every layer; no plan of this family costs less.
+    lower_bound: no plan of this family costs less; see `planner.family_optimum` and `TimedSteps.least`.
     resident_words: words that every rank holds throughout the step: weights, in training also gradients
     and inputs of all layers. tilings: the pass plans of every layer; their memory does not contain weights
     that are resident. words_of: gives `words` of a plan of a model; it is not sent to other processes.

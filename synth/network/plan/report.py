@@ -57,6 +57,8 @@ def totals(plan: NetworkPlan) -> list[str]:
     """Sums, free redistributions, memory, and what is proven."""
     solution = plan.solution
     above = f", at most {plan.cost / plan.lower_bound - 1:.1%} above" if plan.lower_bound else ""
+    if plan.lower_bound and plan.cost <= plan.lower_bound * (1 + 1e-9):
+        above = ", which this plan costs"
     resident_bytes = plan.resident_words * plan.word_bytes
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "

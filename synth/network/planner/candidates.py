@@ -231,9 +231,10 @@ class GridCandidates:
 
     def placements(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in its cheapest rank orders, cheapest first."""
-        return sorted(map(self.cut, self._ordered(grid)), key=self.cost)[:ORDERS_PER_GRID]
+        return sorted(map(self.cut, self.ordered(grid)), key=self.cost)[:ORDERS_PER_GRID]
 
-    def _ordered(self, grid: PerAxis) -> list[PlacedGrid]:
+    def ordered(self, grid: PerAxis) -> list[PlacedGrid]:
+        """A grid in all rank orders that differ."""
         return [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
 
     def placed(self, grids: Sequence[PerAxis]) -> list[PlacedGrid]:
@@ -340,9 +341,24 @@ class GridCandidates:
         least = min(largest_block(self.nest, grid).size for grid in grids)
         found = [g for g in grids if largest_block(self.nest, g).size <= least]
         if self.timed is not None:
-            self.timed.add(placed for grid in found for placed in self._ordered(grid))
+            self.timed.add(placed for grid in found for placed in self.ordered(grid))
         self.grids.append({g: self.cost(self.placements(g)[0]) for g in found})
         return sorted(found, key=lambda g: (self.grids.bound(g), g))
+
+    @property
+    def known_least(self) -> Array:
+        """By place: the words of a grid where they are counted, else what it receives at least."""
+        least = self._least.astype(np.float64)
+        for grid, words in self._words.items():
+            place = self.grids.places.get(grid, self.grids.size)
+            if place < self.grids.size:
+                least[place] = words
+        return least
+
+    def least_of(self, grid: PerAxis) -> float:
+        """The words of a grid of the family where they are counted, else what it receives at least."""
+        words = self._words.get(grid)
+        return float(self._least[self.grids.places[grid]] if words is None else words)
 
     def proven_least(self) -> float:
         """The words of the grid that moves the fewest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -19,6 +20,7 @@ from synth.network.plan.idle import BusyStep
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.family_optimum import EQUAL, FamilyOptimum, FamilySearch, with_edges
 from synth.network.planner.memory_ladder import cheapest_within, limited_plans, without_prefetch
 from synth.network.planner.options import (
     OPTIONS_OF_STRATEGY,
@@ -31,7 +33,7 @@ from synth.network.planner.options import (
 from synth.network.planner.plan_memory import PlanMemory
 from synth.network.planner.timed_steps import TimedSteps, followed_by
 from synth.network.request import NetworkRequest
-from synth.network.solve import Progress, Solution, Table, solve
+from synth.network.solve import Progress, Solution, solve
 from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
 
@@ -156,7 +158,13 @@ class _NetworkPlanner:
         table = self.memory.require_fitting(self.classes, own)
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, priced = self._solve(table, self.method)
-        made = partial(self._result, table, priced=priced, singles=singles)
+        best = self._best_of_family(solution)
+        if best.placed is not None and best.words < solution.cost * (1 - EQUAL):
+            for k, placed in zip(self.class_of, best.placed, strict=True):
+                if all(option.placed != placed for option in table[k]):
+                    table[k].append(LayerOption(placed, self.candidates[k].cost(placed)))
+            solution, priced = self._solve(table, self.method)
+        made = partial(self._result, table, priced=priced, singles=singles, least=best.words)
         fastest = self._or_single(table, solution, singles)
         plain = self._within_margin(table, fastest, singles)
         if plain is None:
@@ -307,13 +315,7 @@ class _NetworkPlanner:
         priced = self.prices.of(self.placed_options(table))
         if self.request.objective == "time":  # `StepSeconds` has the seconds of layers
             costs = [np.zeros(len(row)) for row in costs]
-        pairs: dict[tuple[int, int], Table] = {}
-        for edge, (_, cost) in priced.items():
-            key = self.position[edge.source], self.position[edge.target]
-            if key[0] == key[1]:
-                costs[key[0]] = costs[key[0]] + np.diag(cost)
-                continue
-            pairs[key] = pairs[key] + cost if key in pairs else cost
+        costs, pairs = with_edges(costs, priced, self.position)
         if self.request.objective == "time":
             options = self.placed_options(table)
             if not self.request.weights_compete:
@@ -337,7 +339,9 @@ class _NetworkPlanner:
         solution: Solution,
         priced: PricedEdges,
         singles: tuple[SingleStrategy, ...],
+        least: float | None = None,
     ) -> NetworkPlan:
+        """least: words of which no plan of the family moves fewer; None for those of layers alone."""
         chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
         grids = [option.placed for option in chosen]
         self.memory.place(grids)
@@ -359,7 +363,7 @@ class _NetworkPlanner:
             edge_costs=_chosen_costs(priced, at),
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
             solution=solution,
-            lower_bound=self.steps.least(self.network, self.prices.price, solution.cost),
+            lower_bound=self._least(solution.cost) if least is None else least,
             single_strategies=singles,
             resident_words=self.memory.resident_words + self.steps.words_of_whole(grids, steps),
             tilings=tuple(each for each in tilings if each is not None),
@@ -367,6 +371,29 @@ class _NetworkPlanner:
             timed=steps,
             busy=None if steps is None else partial(self._busy, table),
         )
+
+    def _least(self, cost: float) -> float:
+        """A lower bound of every plan of the family, in seconds, or in words of layers alone."""
+        if self.request.objective == "time":
+            return self.steps.least(self.network, self.prices.price, cost)
+        return math.fsum(self.candidates[k].proven_least() for k in self.class_of)
+
+    def _best_of_family(self, solution: Solution) -> FamilyOptimum:
+        """The fewest words of any plan of the family, and the plan if it is known."""
+        request = self.request
+        exact = request.objective == "words" and request.limit_bytes is None
+        if not exact or request.procs > MAX_EXACT_RANKS:
+            return FamilyOptimum(self._least(solution.cost))
+        search = FamilySearch(
+            self.network,
+            request,
+            self.classes,
+            self.class_of,
+            self.candidates,
+            self.prices,
+            self.distributions,
+        )
+        return search.optimum(solution.cost)
 
     def _busy(self, table: OptionTable) -> BusyStep | None:
         """The fastest choice of options that use as many processes as any option of their layer."""

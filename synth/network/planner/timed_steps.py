@@ -11,6 +11,7 @@ import numpy as np
 from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
 from synth.network.edges.redistribution import single_positions
+from synth.network.forest import least_of_forest
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
@@ -21,7 +22,7 @@ from synth.network.solve import Pairs, Progress, Solution, Table
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.choice import TimedStep, cheapest, timed
 from synth.network.step_time.layer_times import Seconds
-from synth.network.step_time.least import Sizes, box_sizes, least_moved, least_of_forest
+from synth.network.step_time.least import Sizes, box_sizes, least_moved
 from synth.network.step_time.step import StepSeconds, least_seconds
 
 Price = Callable[[Seconds, int, bool], Table]
@@ -82,14 +83,12 @@ class TimedSteps:
         return timed(self.step(options), chosen, partial(self._may_be_whole, options))
 
     def least(self, network: Network, price: Price, cost: float) -> float:
-        """A lower bound of every plan of the family, in words or seconds.
+        """A lower bound of the seconds of every plan of the family.
 
         price: the seconds of redistributions, from (words, bytes of a word, whether gradients return).
-        cost: of a known plan. Of seconds, what redistributions move at least counts, too, along a forest of
-        edges, over the grids that a faster plan may have.
+        cost: of a known plan. What redistributions move at least counts along a forest of edges, over the
+        grids that a faster plan may have.
         """
-        if self.request.objective == "words":
-            return math.fsum(self.candidates[k].proven_least() for k in self.class_of)
         assert self.request.machine is not None
         layers = []
         for layer_class, followed, may in zip(self.class_of, self.followed, self._may(), strict=True):
@@ -121,7 +120,7 @@ class TimedSteps:
                     ends[source][:, half:], ends[target][:, :half], one.nest.words["Out"], back
                 )
                 edges[source, target] = price(words * (1 - 1e-9), other.nest.word_bytes, back)
-        return max(least, min(cost, least_of_forest(costs, edges)))
+        return max(least, min(cost, least_of_forest(costs, edges)[0]))
 
     def _box_sizes(self, layer_class: int) -> Sizes:
         """By placed grid of a class: the sizes of its boxes of In, then of Out; see `box_sizes`."""

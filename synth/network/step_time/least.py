@@ -1,13 +1,12 @@
 """A lower bound of the seconds of a step, redistributions included.
 
 Every layer has all placed grids of its family. A redistribution moves at least what boxes of such sizes
-cannot have in common. Over a forest of edges the cheapest choice is found exactly, from the leaves on; other
-edges count nothing.
+cannot have in common. Over a forest of edges the cheapest choice is found exactly (`network.forest`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,39 +45,3 @@ def least_moved(source: Sizes, target: Sizes, words: int, back: bool) -> Seconds
         common = common * np.minimum(source[:, at, None], target[:, at])
     there = np.maximum(0.0, words / target[:, -1] - common)
     return there + np.maximum(0.0, words / source[:, -1, None] - common) if back else there
-
-
-def least_of_forest(costs: Sequence[Seconds], edges: Mapping[tuple[int, int], Seconds]) -> float:
-    """The least sum of costs of nodes and of the edges of a forest in a graph, over one option per node.
-
-    edges: (node, later node) -> cost by their options. Those that would close a cycle are left out.
-    """
-    tree = list(range(len(costs)))
-
-    def root(node: int) -> int:
-        while tree[node] != node:
-            node = tree[node]
-        return node
-
-    near: list[dict[int, Seconds]] = [{} for _ in costs]
-    for (one, other), table in edges.items():
-        if root(one) != root(other):
-            tree[root(one)] = root(other)
-            near[one][other], near[other][one] = table, table.T
-    total, left = 0.0, [np.array(each) for each in costs]
-    leaves = [node for node, others in enumerate(near) if len(others) <= 1]
-    done = [False] * len(costs)
-    while leaves:
-        node = leaves.pop()
-        if done[node]:
-            continue
-        done[node] = True
-        if not near[node]:
-            total += float(left[node].min())
-            continue
-        ((other, table),) = near[node].items()
-        left[other] = left[other] + (left[node][:, None] + table).min(axis=0)
-        del near[other][node]
-        if len(near[other]) <= 1:
-            leaves.append(other)
-    return total
