@@ -124,6 +124,29 @@ def test_ranks_that_share_cores_compute_faster_while_others_are_idle() -> None:
     ) == (pytest.approx(expected[1]))
 
 
+def test_a_head_is_cut_by_input_rows_where_that_is_faster() -> None:
+    """Of 64 channels and 2 filters few words of Out are shared. Slow links; a step holds gradients, too."""
+    head = """
+network: head
+input: [1, 16, 128, 128]
+layers:
+  - {name: a, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 2, kernel: 5, padding: 2}}
+"""
+    network, machine = parse_network(head, "head.yaml"), flat(1e-9)
+    for request in (
+        NetworkRequest(4, "time", machine=machine, resident_weights=True, exact_procs=True),
+        NetworkRequest(4, "time", training=True, machine=machine, exact_procs=True),
+    ):
+        plan = plan_network(network, request)
+        by_outputs = _NetworkPlanner(network, request, "auto", lambda text: None, input_rows=False).run()
+        assert plan.placed_grids[1].turned
+        assert not plan.placed_grids[0].turned  # with more filters than channels
+        assert plan.lower_bound <= plan.cost < by_outputs.cost
+        assert moved_words(plan) < moved_words(by_outputs)
+        assert to_json(plan)["layers"][1]["turned"] == list(plan.placed_grids[1].turned)
+
+
 def test_a_bucket_starts_when_its_last_gradient_is_there() -> None:
     """Six layers; the backward pass ends with the first. Links carry one bucket at a time."""
     half, free = Gradient(1.0, 0.0, 0.5), [2.0] * 5
@@ -184,10 +207,16 @@ def test_all_grids_at_once_take_what_each_takes_alone(name: str) -> None:
         PerAxis(b=2, h=2, k=3),
         PerAxis(w=2, k=7),
     ]
-    placed = [PlacedGrid(grid, order) for grid in grids for order in ORDERS]
+    placed = [
+        PlacedGrid(grid, order, turned)
+        for grid in grids
+        for order in ORDERS
+        for turned in ((), ("h",), ("h", "w"))
+        if all(getattr(grid, axis) > 1 and axis in kind.nest.turnable for axis in turned)
+    ]
     found = layer_times(kind, request, placed).forward
     for each, seconds in zip(placed, found, strict=True):
-        there = Distribution(kind.nest, each.grid, resident=frozenset({"Ker"}))
+        there = Distribution(kind.nest.turn(each.turned), each.grid, resident=frozenset({"Ker"}))
         timer = LayerTimer(machine, Footprints(there), each.order, steps=("forward",))
         alone = min(
             timer.passed("forward", tensor, panels).total

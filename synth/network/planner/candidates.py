@@ -53,7 +53,7 @@ class GridCandidates:
     """All grids of one layer class, sorted by a lower bound of their cost.
 
     Costs are words received by the most-receiving process, or seconds, as the request's objective says.
-    input_rows: whether layers with weights may be cut by input rows, for fewer words.
+    input_rows: whether layers with weights may be cut by input rows.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class GridCandidates:
         )
         self.timed: TimedGrids | None = None
         if request.objective == "time":
-            self.timed = TimedGrids(layer_class, request, grids, followed or Between())
+            turns = input_rows and layer_class.weighted
+            self.timed = TimedGrids(layer_class, request, grids, followed or Between(), turns)
             bounds = self.timed.least
         else:
             bounds = self._bounds(grids)
@@ -225,7 +226,9 @@ class GridCandidates:
         return (parts > 1) & (parts <= self.nest.windows[axis].size)
 
     def cut(self, placed: PlacedGrid) -> PlacedGrid:
-        """A grid cut by the rows that move the fewest words."""
+        """A grid cut by the rows that cost the least."""
+        if self.timed is not None:
+            return self.timed.cut(placed)
         self.cost(placed)
         return replace(placed, turned=self._turned.get(placed.grid, ()))
 

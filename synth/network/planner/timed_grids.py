@@ -7,10 +7,12 @@ choice over the whole network prices neighbours as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from synth.layer.axes import PerAxis
+from synth.layer.axes import SPATIAL, Axis, PerAxis
+from synth.layer.nest import Nest
 from synth.machine.rank_groups import distinct_orders
 from synth.network.grids.box_rows import Array
 from synth.network.grids.layer_class import LayerClass
@@ -24,9 +26,10 @@ from synth.network.step_time.step import StepSeconds
 class TimedGrids:
     """Seconds of placed grids of one layer class.
 
-    grids: the family, by (grid, axis). followed: what follows a layer of the class, on average. times: of all
-    placed grids known so far: those of the family, and what strategies without such a grid use. least: of the
-    grids of the family, each in its best order.
+    grids: the family, by (grid, axis). followed: what follows a layer of the class, on average. input_rows:
+    whether the layer may be cut by input rows. times: of all placed grids known so far: those of the family,
+    and what strategies without such a grid use. least: of the grids of the family, each in its best order and
+    cut of rows.
     """
 
     def __init__(
@@ -35,19 +38,34 @@ class TimedGrids:
         request: NetworkRequest,
         grids: Array,
         followed: Between,
+        input_rows: bool = False,
     ) -> None:
         self.layer_class, self.request, self.followed = layer_class, request, followed
         self._index: dict[PlacedGrid, int] = {}
         self._alone: list[float] = []
         self.times = LayerTimes(*(np.zeros(0) for _ in LayerTimes._fields))
+        self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
+        if input_rows:
+            self._turned = {
+                PerAxis(*row): axes
+                for row, axes in zip(grids.tolist(), turned_axes(layer_class.nest, grids), strict=True)
+                if axes
+            }
         orders = [self.orders(PerAxis(*row)) for row in grids.tolist()]
         self.add([placed for each in orders for placed in each])
         first = np.cumsum([0, *map(len, orders)])[:-1]
         self.least: Seconds = np.minimum.reduceat(self._alone, first) if len(first) else np.zeros(0)
 
     def orders(self, grid: PerAxis) -> list[PlacedGrid]:
-        """A grid in all rank orders that differ."""
-        return [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
+        """A grid in all rank orders that differ, by output rows and in its cut by input rows."""
+        cuts = dict.fromkeys(((), self._turned.get(grid, ())))
+        orders = distinct_orders(grid, self.request.orders)
+        return [PlacedGrid(grid, order, turned) for order in orders for turned in cuts]
+
+    def cut(self, placed: PlacedGrid) -> PlacedGrid:
+        """A grid in an order, cut by the rows that take the fewest seconds."""
+        other = replace(placed, turned=self._turned.get(placed.grid, ()))
+        return min(replace(placed, turned=()), other, key=self.seconds)
 
     def add(self, some: Iterable[PlacedGrid]) -> None:
         """Compute the times of placed grids that are not known yet."""
@@ -87,3 +105,27 @@ class TimedGrids:
     def placed(self) -> list[PlacedGrid]:
         """All placed grids known so far, in the order of `times`."""
         return list(self._index)
+
+
+def turned_axes(nest: Nest, grids: Array) -> list[tuple[Axis, ...]]:
+    """By grid: the axes along which cuts by input rows share fewer words of Out than others share of In.
+
+    Kernels on blocks of input rows compute more, so no other axis can be worth it.
+    """
+    parts = PerAxis(*grids.T)
+    channels = [-(-getattr(nest.extents, axis) // getattr(parts, axis)) for axis in ("c", "k")]
+    fewer: dict[Axis, Array] = {}
+    for axis in nest.turnable:
+        window, cuts = nest.windows[axis], getattr(parts, axis)
+        shared = [channels[0] * window.most_overlap, channels[1] * window.turned.most_overlap]
+        for other in SPATIAL:
+            if other != axis:
+                rows, outputs = nest.windows[other].size, nest.windows[other].out
+                shared = [shared[0] * rows, shared[1] * outputs]
+        fewer[axis] = (cuts > 1) & (cuts <= window.size) & (shared[1] < shared[0])
+    if not fewer:
+        return [()] * len(grids)
+    return [
+        tuple(axis for axis, cut in zip(fewer, row, strict=True) if cut)
+        for row in np.stack(list(fewer.values()), axis=1).tolist()
+    ]

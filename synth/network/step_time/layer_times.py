@@ -8,7 +8,8 @@ gradients. So the seconds of Ker stand apart: what of them is hidden depends on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,10 +80,19 @@ def layer_times(
 
     followed: what follows layers of the class; exchanges of statistics that do not are 0. None prices all.
     """
-    return _Timer(layer_class, request, placed, followed).times()
+    turned = dict.fromkeys(each.turned for each in placed)
+    if len(turned) == 1:
+        return _Timer(layer_class, request, placed, followed).times()
+    kinds = [[i for i, each in enumerate(placed) if each.turned == axes] for axes in turned]
+    parts = [_Timer(layer_class, request, [placed[i] for i in some], followed).times() for some in kinds]
+    order = np.argsort(np.concatenate([np.array(some, np.intp) for some in kinds]))
+    joined = LayerTimes(*map(np.concatenate, zip(*parts, strict=True)))
+    return joined.at(order)
 
 
 class _Timer:
+    """The seconds of placed grids with the same turned axes, of which blocks are cut by input rows."""
+
     def __init__(
         self,
         layer_class: LayerClass,
@@ -93,7 +103,8 @@ class _Timer:
         assert request.machine is not None
         self.followed = followed
         self.kind, self.request, self.machine = layer_class, request, request.machine
-        self.nest = layer_class.nest
+        turned = placed[0].turned if placed else ()
+        self.nest = layer_class.nest.turn(turned)
         self.grids = np.array([each.grid for each in placed], np.int64).reshape(len(placed), len(AXES))
         self.groups = ManyGroups(self.machine, self.grids, [each.order for each in placed])
         self.work = -(-np.array(self.nest.extents, np.int64) // self.grids)
@@ -102,7 +113,9 @@ class _Timer:
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
         self._computed: dict[Pass, Seconds] = {}
-        self.fetched, self.returned = self._halos()
+        framed: list[Tensor] = ["In", "Out"] if turned else ["In"]
+        self.fetched = {tensor: self._halo(tensor, returns=False) for tensor in framed}
+        self.returned = {tensor: self._halo(tensor, returns=True) for tensor in framed}
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
 
     def _parts(self, axis: Axis) -> NDArray[np.int64]:
@@ -114,7 +127,7 @@ class _Timer:
         return found
 
     def _rows(self, axis: Axis) -> Seconds:
-        """The most rows of In that a block touches along a spatial axis."""
+        """The most rows of the framed tensor that a block touches along a spatial axis."""
         window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
         parts, index = np.unique(self._parts(axis), return_inverse=True)
         rows = np.array([tile_rows(window, extent, int(each), 1) for each in parts], np.float64)
@@ -124,16 +137,18 @@ class _Timer:
         """Words of the largest slice."""
         if tensor == "Ker":
             return self._block("g", "c", "k") * self.nest.taps
-        if tensor == "Out":
-            return self._block("b", "g", "k", *SPATIAL)
-        rows = np.prod([self._rows(axis) for axis in SPATIAL], axis=0)
-        words: Seconds = self._block("b", "g", "c") * rows
+        framed = self.nest.framed(tensor)
+        rows = np.prod(
+            [self._rows(axis) if axis in framed else self._block(axis) for axis in SPATIAL], axis=0
+        )
+        words: Seconds = self._block("b", "g", "c" if tensor == "In" else "k") * rows
         return words
 
     def _computing(self, pass_: Pass) -> Seconds:
         """Seconds of a pass of the most loaded rank; see `compute_seconds`."""
         if pass_ not in self._computed:
-            work = PerAxis(*self.work.T.astype(np.float64))
+            rows: dict[str, Any] = {axis: self._rows(axis) for axis in self.nest.turned}  # as `LayerTimer`
+            work = PerAxis(*self.work.T.astype(np.float64))._replace(**rows)
             found = compute_seconds(self.machine, self.nest, work, self.kind.weighted, pass_)
             self._computed[pass_] = found * self.crowded
         return self._computed[pass_]
@@ -145,19 +160,30 @@ class _Timer:
         found: Seconds = self.machine.compute.tap * reads * words * self.crowded
         return found
 
-    def _halos(self) -> list[Seconds]:
-        """Seconds of one exchange of the halo of In: of its rows, and of sums that return to their owners."""
-        split = 2 * (self.grids[:, [AXES.index(axis) for axis in SPATIAL]] > 1).sum(axis=1)
+    @cached_property
+    def _cuts(self) -> tuple[list[Distribution], NDArray[np.intp]]:
+        """(the distributions of the grids that differ, the position of that of each placed grid)."""
         grids, index = np.unique(self.grids, axis=0, return_inverse=True)
-        cuts = [Distribution(self.nest, PerAxis(*grid)) for grid in grids.tolist()]
-        words = np.array(
-            [[each.halo_words("In", back) for each in cuts] for back in (False, True)], np.float64
-        )
-        ranks = self.groups.of(SPATIAL)
-        return [
-            self.groups.messages(each[index.reshape(-1)] * self.nest.word_bytes, ranks, split)
-            for each in words
-        ]
+        return [Distribution(self.nest, PerAxis(*grid)) for grid in grids.tolist()], index.reshape(-1)
+
+    def _halo(self, tensor: Tensor, returns: bool) -> Seconds:
+        """Seconds of one exchange of a halo: of rows of a tensor, or of sums that return to their owners."""
+        axes = self.nest.framed(tensor)
+        split = 2 * (self.grids[:, [AXES.index(axis) for axis in axes]] > 1).sum(axis=1)
+        cuts, index = self._cuts
+        words = np.array([each.halo_words(tensor, returns) for each in cuts], np.float64)
+        sizes = words[index] * self.nest.word_bytes
+        return self.groups.messages(sizes, self.groups.of(axes), split)
+
+    def _halos(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
+        """Seconds of the exchanges of halos in a pass: rows of what it reads, sums of what it writes."""
+        found = np.zeros(len(self.grids))
+        for tensor, fetched in self.fetched.items():
+            if WRITES[pass_] == tensor:
+                found = found + self.returned[tensor]
+            elif tensor not in reused:
+                found = found + fetched
+        return found
 
     # -- the moves ------------------------------------------------------------------------------------
 
@@ -178,7 +204,6 @@ class _Timer:
             for tensor in ("In", "Out")
             if tensor not in reused and self._travels(tensor)
         ]
-        halo = self.returned if WRITES[pass_] == "In" else self.fetched
         best = np.full(len(self.grids), np.inf)
         for stationary in TENSORS:
             most = self._block(along(stationary))
@@ -188,7 +213,7 @@ class _Timer:
                 best = np.minimum(
                     best, np.where(panels <= most, self._panelled(moves, pass_, stationary, panels), np.inf)
                 )
-        return best if "In" in reused else best + halo
+        return best + self._halos(pass_, reused)
 
     def _panelled(
         self, moves: Sequence[tuple[Tensor, Op]], pass_: Pass, stationary: Tensor, panels: int
@@ -221,7 +246,8 @@ class _Timer:
         update, update_whole = self._updates() if trained else (zero, zero)
         compute = self.machine.compute
         call, exchange = (each * self.crowded for each in (compute.dispatch, compute.exchange))
-        exchanges = (self.fetched > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
+        halos = self.fetched["In"] + self.returned.get("Out", zero)
+        exchanges = (halos > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
         call = call + np.where(exchanges, exchange, 0.0)
         first, back = self._pooling() + call, call * (len(passes) > 1)
         return LayerTimes(
@@ -267,7 +293,17 @@ class _Timer:
         tensor = self.kind.output_tensor
         lacked: Axis = "c" if tensor == "Out" else "k"
         channels = self._block("g", "k" if tensor == "Out" else "c")
-        return self.slices[tensor], self.of_tensor[tensor], channels, lacked
+        size = self.slices[tensor]
+        if self.nest.turned:  # a slice has rows of neighbours, which are no output of the rank
+            size = (
+                self._block("b") * channels * np.prod(self._owned_rows(tensor), axis=0) * self.nest.word_bytes
+            )
+        return size, self.of_tensor[tensor], channels, lacked
+
+    def _owned_rows(self, tensor: Tensor) -> list[Seconds]:
+        """The most rows of a tensor that a rank owns along each spatial axis."""
+        sizes = zip(SPATIAL, self.nest.shapes[tensor][3:], strict=True)
+        return [np.ceil(size / self._parts(axis)) for axis, size in sizes]
 
     def _touch(self) -> Seconds:
         size, group, _, _ = self._output()
@@ -311,7 +347,8 @@ class _Timer:
         """Seconds of an exchange of two numbers per own position, among the ranks that share its channels."""
         axes: tuple[Axis, ...] = ("k", "c")
         sharing = self.groups.of(axes)
-        found = self._shared_parts(self._block("b", *SPATIAL), sharing)
+        positions = self._block("b") * np.prod(self._owned_rows("Out"), axis=0)
+        found = self._shared_parts(positions, sharing)
         return np.where(sharing.sizes > 1, found, 0.0)
 
     def _shared_parts(self, values: Seconds, ranks: Groups) -> Seconds:
