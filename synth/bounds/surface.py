@@ -1,9 +1,10 @@
-"""A lower bound that sees halos: the surface of regions of images and signals. docs/bounds.md has the proof.
+"""A lower bound that sees halos: the surface of regions of signals, images and volumes (docs/bounds.md).
 
 A process that works on a region of positions shares multiply-adds with its neighbours along the border of
 the region. So it receives halos of In or of Out, however it shapes the region, and whatever channels it
 takes. The bound adds these words to the universal bound at n = 1. It is for strides and dilations of 1, odd
-kernels, one group, and one or two dimensions with a kernel above 1; others count as samples.
+kernels and one group; dimensions with a kernel of 1 count as samples. `surface_words` alone also holds where
+weights are everywhere, as in inference.
 """
 
 from __future__ import annotations
@@ -89,24 +90,42 @@ class Region:
     """What the lines of all axes give for a region: costs, and its positions by (degree, charge)."""
 
     taps: int
-    scale: float  # w: a region of m positions costs w·min(2√m, m/short), along one axis w·min(1, m/short)
+    scale: float  # w: a region of m positions of n axes costs w·min(n·m^(1-1/n), m/short)
     short: float
     kinds: Counter[tuple[int, float]]
 
+    def tangent(self, axes: int, size: float) -> tuple[float, float]:
+        """(α, β): a region of m positions costs at least α·m - β·m², with equality at m = τ, the `size`.
 
-def region(lines: Sequence[Line]) -> Region:
-    """The regions of images or signals with these lines."""
-    if len(lines) == 1:
-        (one,) = lines
-        return Region(one.taps, one.ends, one.short, one.kinds)
-    one, two = lines
-    short = max(one.short, two.short)
+        For τ from the one on of which `short` is the `longest_short`.
+        """
+        linear = (axes + 1) * self.scale / size ** (1 / axes)
+        return linear, linear / ((axes + 1) * size)
+
+
+def longest_short(axes: int, size: float) -> float:
+    """The largest `short` with which `Region.tangent` holds at τ, the `size`."""
+    return {1: size / 2, 2: math.sqrt(size) / 3, 3: math.cbrt(size) / 4}[axes]
+
+
+def region(lines: Sequence[Line], short: float = 0.0) -> Region:
+    """The regions of signals, images or volumes with these lines: the mean of what their axes give.
+
+    short: of lines, if it is more than theirs. It lowers the charges of lines at the border of an image, as
+    these meet fewer lines of inputs.
+    """
+    axes, short = len(lines), max(short, *(each.short for each in lines))
+    taps = math.prod(each.taps for each in lines)
     kinds: Counter[tuple[int, float]] = Counter()
-    for ((d1, q1), n1), ((d2, q2), n2) in itertools.product(one.kinds.items(), two.kinds.items()):
-        missing = one.ends / short * (two.taps - d2) + two.ends / short * (one.taps - d1)
-        kinds[d1 * d2, (two.taps * q1 + one.taps * q2 + missing) / 2] += n1 * n2
-    scale = min(two.taps * one.ends, one.taps * two.ends) / 2
-    return Region(one.taps * two.taps, scale, short, kinds)
+    for along in itertools.product(*(each.kinds.items() for each in lines)):
+        degrees = [degree for (degree, _), _ in along]
+        charge = 0.0
+        for axis, (each, ((_, own), _)) in enumerate(zip(lines, along, strict=True)):
+            across, met = taps // each.taps, math.prod(degrees[:axis] + degrees[axis + 1 :])
+            charge += across * own + each.ends / short * (across - met)
+        kinds[math.prod(degrees), charge / axes] += math.prod(number for _, number in along)
+    scale = min(taps // each.taps * each.ends for each in lines) / axes
+    return Region(taps, scale, short, kinds)
 
 
 def surface_words(nest: Nest, procs: int, most_work: int) -> float:
@@ -116,7 +135,7 @@ def surface_words(nest: Nest, procs: int, most_work: int) -> float:
     """
     windows = [(nest.windows[a], getattr(nest.extents, a)) for a in SPATIAL if nest.windows[a].kernel > 1]
     plain = all(w.stride == w.dilation == 1 and w.kernel % 2 for w, _ in windows)
-    if nest.extents.g > 1 or not plain or not 1 <= len(windows) <= 2 or nest.strides > 1:
+    if nest.extents.g > 1 or not plain or not windows or nest.strides > 1:
         return 0.0
     reaches = [Reach(w.kernel, w.size, outputs, w.padding) for w, outputs in windows]
     c, k = nest.extents.c, nest.extents.k
@@ -143,24 +162,24 @@ class _Side(NamedTuple):
 
 def _least_words(side: _Side, reaches: Sequence[Reach], work: int, procs: int, cap: int) -> float:
     """`surface_words` from the lines of outputs; from those of inputs if the sides are exchanged."""
-    c, k = side.channels, side.filters
-    shape = region([line(reach, c / k) for reach in reaches])
-    positions = sum(shape.kinds.values())
-    samples = side.written // (k * positions)
-    edges = sum(d * n for (d, _), n in shape.kinds.items())
-    if any(d == 0 for d, _ in shape.kinds) or work != c * k * samples * edges:
+    c, k, axes = side.channels, side.filters, len(reaches)
+    lines = [line(reach, c / k) for reach in reaches]
+    plain = region(lines)
+    samples = side.written // (k * sum(plain.kinds.values()))
+    edges = sum(d * n for (d, _), n in plain.kinds.items())
+    if any(d == 0 for d, _ in plain.kinds) or work != c * k * samples * edges:
         return 0.0
-    charge = samples * sum(q * n for (_, q), n in shape.kinds.items())
-    least_size = 9 * shape.short**2 if len(reaches) == 2 else 2 * shape.short
     best = 0.0
-    for weight in _weights(shape):
-        over = samples * sum(n * max(0.0, d + q - weight) for (d, q), n in shape.kinds.items())
-        for step in range(-6, 13):
-            size = max(cap / (c * k * shape.taps) * 2 ** (step / 4), least_size)
-            if len(reaches) == 2:
-                linear, square = 3 * shape.scale / math.sqrt(size), shape.scale / size**1.5
-            else:
-                linear, square = 2 * shape.scale / size, shape.scale / size**2
+    for step in range(-3, 7):
+        size = cap / (c * k * plain.taps) * 2 ** (step / 2)
+        short = longest_short(axes, size)
+        if short < plain.short:
+            continue
+        shape = region(lines, short)
+        charge = samples * sum(q * n for (_, q), n in shape.kinds.items())
+        linear, square = shape.tangent(axes, size)
+        for weight in _weights(shape):
+            over = samples * sum(n * max(0.0, d + q - weight) for (d, q), n in shape.kinds.items())
             right = linear * work / shape.taps - c * k * (charge + (procs - 1) * over)
             best = max(best, _excess(side, work, cap, shape.taps, (weight, square, right)))
     return best

@@ -6,6 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.universal import assumptions, universal_words
 from synth.network.step_time.calls import call_lines
 
 
@@ -73,6 +74,19 @@ def totals(plan: NetworkPlan) -> list[str]:
         *step_of_model(plan),
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
         f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}{above}",
+        *universal(plan),
+    ]
+
+
+def universal(plan: NetworkPlan) -> list[str]:
+    """What any schedule of the layers receives; no line where this is nothing, or not known."""
+    words = universal_words(plan) if plan.request.objective == "words" else 0.0
+    if words < 1:
+        return []
+    ratio = f"the plan receives {plan.cost / words:.2f} times as many"
+    return [
+        f"any schedule of these layers receives at least {show_words(int(words))} words on average; {ratio}",
+        f"  given: {'; '.join(assumptions(plan))}",
     ]
 
 

@@ -278,6 +278,28 @@ def as_one_process(name: str, axes: str, mode: str) -> dict[str, float]:
     return {key: float((one.full_tensor() - other).abs().max()) for key, (one, other) in pairs.items()}
 
 
+def timed(mode: str) -> dict[str, Any]:
+    """A plan for time whose head is cut by input rows: words, and the largest difference to one process."""
+    torch.manual_seed(0)
+    shape = (1, 3, 24, 26)
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 5, padding=2)).double()
+    plan = shared_plan(model, shape, objective="time", machine="lassen", mode=mode, axes="hw")
+    assert [bool(placed.turned) for placed in plan.placed_grids] == [False, True]
+    net = synth.parallelize(model.train(mode == "training"), shape, plan=plan, mode=mode)
+    x = torch.randn(shape).double()
+    outs, planned = (net(x), model(x)), plan.words.forward
+    pairs = [(outs[0].full_tensor(), outs[1])]
+    if mode == "training":
+        planned = plan.words.step
+        for made in outs:
+            made.square().sum().backward()
+        grads = dict(net.named_parameters())
+        pairs += [(grads[key].grad.full_tensor(), each.grad) for key, each in model.named_parameters()]
+    counted = net.received()
+    difference = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
+    return {"words": (counted, planned[net.ranks.me]), "difference": difference}
+
+
 def other_shape(name: str, other: tuple[int, ...], mode: str) -> dict[str, Any]:
     """A pass with another shape, whose layers want other words of the weights than the ranks hold."""
     torch.manual_seed(0)

@@ -75,6 +75,13 @@ def test_reductions_of_parts_give_what_one_process_gives(
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
+def test_plans_for_time_that_cut_input_rows_give_what_one_process_gives(mode: str, ranks: RankPool) -> None:
+    for found in ranks.call("timed", mode):
+        assert found["words"][0] == found["words"][1] > 0, found
+        assert found["difference"] < 1e-12
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
 def test_weights_that_move_for_another_shape_are_planned(mode: str, ranks: RankPool) -> None:
     for found in ranks.call("other_shape", "residual", (1, 3, 24, 6), mode):
         assert found["words"][0] == found["words"][1], str(found)
