@@ -87,7 +87,7 @@ def test_the_strip_has_stages_and_what_moves_between_them(data: dict[str, Any]) 
     assert made["joints"][-1]["bytes"] == show_bytes(into * data["word_bytes"])
     assert made["joints"][0]["thick"] == 0
     assert max(joint["thick"] for joint in made["joints"]) == 36
-    assert made["boxes"][0]["lines"] == ["samples ÷ 16", "height ÷ 2", "width ÷ 2"]
+    assert made["boxes"][0]["lines"] == ["samples ÷ 32", "width ÷ 2"]
 
 
 def test_many_stages_are_joined(data: dict[str, Any]) -> None:
