@@ -193,9 +193,9 @@ class Programs:
         for each in self:
             if each is not program and any(b.kept for b in each.buckets.buckets):
                 raise ValueError(
-                    "gradients of batches of another shape wait for their sum; make the"
-                    " last pass outside of no_sync() with a batch of that shape, or"
-                    " leave no_sync() away"
+                    "gradients of batches of another shape, or of another method, wait"
+                    " for their sum; make the last pass outside of no_sync() with a"
+                    " batch of that shape and that method, or leave no_sync() away"
                 )
 
     def anew(self, model: nn.Module, what: str) -> Programs:

@@ -14,6 +14,8 @@ from synth.runtime.kernels.autocast import no_autocast
 def undisturbed(device: torch.device) -> Iterator[None]:
     """No inference mode, no_grad, autocast or default device of the user's in here.
 
+    Hooks on saved tensors, such as those of a checkpoint around the call, see nothing.
+
     The generator of the host is after this as it was before, whatever is drawn in here.
     device: of the network.
     """
@@ -23,8 +25,13 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         no_autocast(device),
         torch.device("cpu"),
         torch.random.fork_rng(devices=[]),
+        torch.autograd.graph.saved_tensors_hooks(_same, _same),
     ):
         yield
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 @contextmanager

@@ -67,7 +67,10 @@ class Inputs:
 
     @classmethod
     def called(cls, args: Any, kwargs: Mapping[str, Any]) -> Inputs:
-        """Of a call: its tensors are examples, and tuples of integers are values."""
+        """Of a call: its tensors are examples, and tuples of integers are values.
+
+        Under autocast a tensor may be of its dtype or of that of the parameters.
+        """
         made = cls()
         made.given = args, dict(kwargs)
         made.args, made.kwargs = _pytree.tree_map(_of_tensor, made.given)
@@ -275,8 +278,10 @@ def _specified(given: Any) -> Any:
 
 def _of_tensor(given: Any) -> Any:
     """The spec of a tensor; any other value itself."""
-    is_tensor = isinstance(given, torch.Tensor)
-    return Spec(tuple(given.shape), given.dtype) if is_tensor else given
+    if not isinstance(given, torch.Tensor):
+        return given
+    casts = given.is_floating_point() and torch.is_autocast_enabled(given.device.type)
+    return Spec(tuple(given.shape), None if casts else given.dtype)
 
 
 def _path(keys: Any) -> str:

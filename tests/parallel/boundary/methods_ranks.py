@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 
 import synth
 
@@ -185,3 +186,28 @@ def meshed() -> float:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     net = synth.parallelize(model(), SHAPE, mesh=mesh, check=False, objective="words")
     return float((whole(net(batch())) - model()(batch())).detach().abs().max())
+
+
+def checkpointed(name: str) -> tuple[float, float]:
+    """The first call of a kind inside of a checkpoint: distances of the output and of gradients."""
+    right, net = model(), synth.parallelize(model(), SHAPE, plan={"h": 2}, check=False)
+    x = batch()[:, :, :6] if name == "another shape" else batch()
+    calls: Any = (right.encode, net.encode) if name == "a method" else (right, net)
+    wanted, found = (checkpoint(call, x, use_reentrant=False) for call in calls)
+    far = float((whole(found) - wanted).detach().abs().max())
+    for each in (wanted, found):
+        each.square().sum().backward()
+    grads = {key: each.grad for key, each in right.named_parameters()}
+    pairs = [(each.grad, grads[key]) for key, each in net.named_parameters() if each.grad is not None]
+    return far, max(float((whole(a) - b).abs().max()) for a, b in pairs if b is not None)
+
+
+def under_autocast() -> tuple[float, bool]:
+    """A method that is given what another one made in bfloat16: distance, and whether dtypes are alike."""
+    right, net = model().float(), synth.parallelize(model().float(), SHAPE, plan={"h": 2}, check=False)
+    x, made = batch().float(), list[torch.Tensor]()
+    for each in (right, net):
+        with torch.autocast("cpu", torch.bfloat16):
+            made.append(each.decode(each.encode(x))["sample"])
+    wanted, found = made
+    return float((whole(found).float() - wanted.float()).detach().abs().max()), found.dtype == wanted.dtype

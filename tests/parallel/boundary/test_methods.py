@@ -57,3 +57,16 @@ def test_wrong_calls(name: str, sentence: str, ranks: RankPool) -> None:
 
 def test_a_mesh_by_its_name(ranks: RankPool) -> None:
     assert max(ranks.call("meshed")) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["a method", "another shape", "as planned"])
+def test_the_first_call_inside_of_a_checkpoint(name: str, ranks: RankPool) -> None:
+    """What planning computes is none of the tensors that the checkpoint saves."""
+    for distances in ranks.call("checkpointed", name):
+        assert max(distances) < 1e-9
+
+
+def test_methods_under_autocast(ranks: RankPool) -> None:
+    for far, alike in ranks.call("under_autocast"):
+        assert alike
+        assert far < 0.05
