@@ -120,7 +120,7 @@ def _classes(plan: Plan) -> list[str]:
 
 def _window(axis: str, window: Window, turned: bool) -> str:
     plain = Window(1)
-    names = ("stride", "dilation", "padding", "first", "step", "period", "run")
+    names = ("stride", "dilation", "padding", "first", "step", "period", "kept")
     extra = [f", {n}={getattr(window, n)}" for n in names if getattr(window, n) != getattr(plain, n)]
     extra += [f", turned=N_{axis}"] * turned  # blocks are cut by input rows
     return f"Window(I_{axis}, N_{KERNEL_OF[axis]}{''.join(extra)})"

@@ -96,7 +96,7 @@ def _extents(plan: Plan) -> str:
     indices = [*layer_axes(plan), *(KERNEL_OF[a] for a in SPATIAL if a in plan.layer.spatial_axes)]
     text = " ".join(f"{index}={sizes[index]}" for index in indices)
     windows = [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
-    skips = any((w.first, w.step, w.period) != (0, 1, w.run) for w in windows)
+    skips = any((w.first, w.step, w.period) != (0, 1, len(w.kept)) for w in windows)
     return text + ("; In without the rows that the stride skips" if skips else "")
 
 

@@ -20,7 +20,7 @@ class Window(NamedTuple):
 
     Output row `o` reads input rows `stride·o + dilation·tap - padding`. Input row `i`
     is row `first + step·i` of the user's tensor; where the stride leaves gaps, only
-    `run` of every `period` rows, counted from the first padded one, are read.
+    the rows `kept` of every `period`, counted from the first padded one, are read.
 
     turned: output rows, if blocks along this dimension are of input rows; else 0.
     """
@@ -33,7 +33,7 @@ class Window(NamedTuple):
     first: int = 0
     step: int = 1
     period: int = 1
-    run: int = 1
+    kept: tuple[int, ...] = (0,)
     turned: int = 0
 
 
@@ -153,8 +153,9 @@ def source_rows(rows: Interval, window: Window) -> list[int]:
     """The rows of the user's tensor for an interval of input rows."""
     found = []
     for row in range(*rows):
-        whole, rest = divmod(row + window.padding, window.run)
-        if window.period == window.run:
-            whole, rest = 0, row
-        found.append(window.first + window.step * (whole * window.period + rest))
+        whole, rest = divmod(row + window.padding, len(window.kept))
+        place = row
+        if window.period != len(window.kept):
+            place = whole * window.period + window.kept[rest]
+        found.append(window.first + window.step * place)
     return found

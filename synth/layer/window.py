@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -33,10 +34,10 @@ def out_size(size: int, kernel: int, stride: int, padding: Padding, dilation: in
 class Window:
     """One spatial dimension, reduced to the input rows that the layer reads.
 
-    Input rows that no output reads are removed: kernel 1 with stride 2, kernel 2 with stride 3, rows at the
-    end that the stride skips. `source` maps a reduced row to the row of the user's tensor. One kind of
-    unread row stays in the problem and is counted: the irregular gaps of a dilation that shares no divisor
-    with the stride.
+    Input rows that no output reads are removed: kernel 1 with stride 2, kernel 2 with stride 3 and any
+    dilation, rows at the end that the stride skips. `source` maps a reduced row to the row of the user's
+    tensor. Rows in gaps stay in the problem where taps would be at unequal distances without them (kernel 4,
+    stride 7, dilation 3), and near the ends, where a dilation is longer than the stride. See `read_rows`.
 
     `turned` exchanges the two sides: then `out` counts input rows, `size` output rows, `reach` gives the
     output rows that a block of input rows adds to, and `padding` may be negative.
@@ -50,8 +51,8 @@ class Window:
     size: int = 1  # reduced input rows
     first: int = 0  # reduced row i is row `first + step·(...)` of the user's tensor, see `source`
     step: int = 1
-    period: int = 1  # of every `period` rows (in steps of `step`, from -padding) the first `run` are read
-    run: int = 1
+    period: int = 1  # of every `period` rows (in steps of `step`, from -padding)
+    kept: tuple[int, ...] = (0,)  # these are read
     divisor: int = 1  # of a turned window: the stride of the layer
 
     @classmethod
@@ -67,23 +68,34 @@ class Window:
         padding = -(-padding // lattice)
         size = max(0, -(-(size - first) // lattice))
         size = min(size, stride * (out - 1) + dilation * (kernel - 1) + 1 - padding)
-        if dilation > 1 or kernel >= stride:
-            return cls(out, kernel, stride, dilation, padding, size, first, lattice)
+        kept = tuple(sorted({dilation * tap % stride for tap in range(kernel)}))
 
         def rows_read(position: int) -> int:
-            return position // stride * kernel + min(position % stride, kernel)
+            return position // stride * len(kept) + bisect_left(kept, position % stride)
 
-        # the windows leave gaps: keep the first `kernel` of every `stride` rows
+        taps = [rows_read(dilation * tap) for tap in range(kernel)]
+        apart = taps[1] if kernel > 1 else 1
+        if len(kept) == stride or taps != [apart * tap for tap in range(kernel)]:
+            return cls(out, kernel, stride, dilation, padding, size, first, lattice)
+        # the windows leave gaps: keep the rows of every `stride` that some tap reads
         offset = first - lattice * padding  # the user's row at padded position 0
-        remaining = rows_read(size + padding) - rows_read(padding)
-        return cls(out, kernel, kernel, 1, rows_read(padding), remaining, offset, lattice, stride, kernel)
+        before = rows_read(padding)
+        rows = rows_read(size + padding) - before
+        return cls(out, kernel, len(kept), apart, before, rows, offset, lattice, stride, kept)
 
     def source(self, row: Rows) -> Rows:
         """The row of the user's tensor that is the reduced row `row`, a number or an array of numbers."""
-        if self.period == self.run:
+        if self.period == len(self.kept):
             return self.first + self.step * row
-        whole, rest = divmod(row + self.padding, self.run)
-        return self.first + self.step * (whole * self.period + rest)
+        whole, rest = divmod(row + self.padding, len(self.kept))
+        return self.first + self.step * (whole * self.period + self._kept_at(rest))
+
+    def _kept_at(self, rest: Rows) -> Rows:
+        if isinstance(rest, int):
+            return self.kept[rest]
+        import numpy as np
+
+        return np.array(self.kept)[rest]
 
     @property
     def reads_all(self) -> bool:

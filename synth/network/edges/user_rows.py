@@ -19,9 +19,9 @@ def windows_with_gaps(nest: Nest) -> dict[int, Window]:
 def rows_before(window: Window, bounds: Array) -> Array:
     """How many reduced rows are before each bound, a row of the user's tensor."""
     steps = -((window.first - bounds) // window.step)
-    if window.period != window.run:
+    if window.period != len(window.kept):
         whole, rest = steps // window.period, steps % window.period
-        steps = whole * window.run + np.minimum(rest, window.run) - window.padding
+        steps = whole * len(window.kept) + np.searchsorted(window.kept, rest) - window.padding
     counts: Array = np.clip(steps, 0, window.size)
     return counts
 

@@ -56,6 +56,7 @@ STRIDED = Layer.conv2d(
 )
 POINT = Layer.conv2d((4, 8, 9, 9), 8, 1, stride=2, name="pointwise")
 GAPS = Layer.conv2d((2, 4, 17, 17), 4, 2, stride=3, padding=1, name="gaps")
+SPREAD = Layer.conv2d((2, 4, 17, 17), 4, 2, stride=3, padding=1, dilation=2, name="spread")
 WIDE = Layer.conv2d((2, 3, 12, 6), 4, 7, padding=3, name="wide")
 GROUPED = Layer.conv2d((2, 12, 8, 8), 8, 3, padding=1, groups=4, name="grouped")
 DEPTHWISE = Layer.conv1d((2, 6, 20), 6, 5, stride=2, padding=2, groups=6, name="depthwise")
@@ -180,6 +181,7 @@ CASES: dict[str, Plan] = {
     "training_spatial_apart": _training(UNEVEN, G(h=2, w=3), "Out"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),
     "up_spatial": _plan(UP, G(h=2, c=2), pass_="backward-data"),
+    "training_spread": _training(SPREAD, G(h=2, w=2, k=2)),
     "training_up": _training(UP, G(h=2, c=2, k=2)),
     "training_up_dker_first": _training(UP, G(b=2, c=2), "Ker", swapped=True),
     "training_apart": _training(APART, G(g=2, h=2, k=2), "Out"),
