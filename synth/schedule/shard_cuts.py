@@ -8,12 +8,17 @@ channels than processes in the group, so shards may be cut along any dimensions:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 from synth.base.arithmetic import divisors
 from synth.layer.axes import Tensor
 
+MANY = 24  # factorizations from which arrays are faster
 ShardCut = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
 Extents = tuple[tuple[str, int, int], ...]  # (dimension, its extent in the largest and the smallest slice)
 
@@ -52,7 +57,7 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
             others = [each for each in extents if each not in dims]
             rest = math.prod(largest for _, largest, _ in others)
             smaller = math.prod(smallest for _, _, smallest in others)
-            for parts in _products(members, len(dims)):
+            for parts in _candidates(members, dims, rest, smaller):
                 shares = _shares(dims, parts, rest, smaller, -fewest[0] if fewest else 0)
                 if shares is not None and (fewest is None or shares < fewest):
                     best, fewest = tuple(zip([dim for dim, _, _ in dims], parts, strict=True)), shares
@@ -61,6 +66,20 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
         if count == 2 and fewest is not None and fewest[2] < 0:
             break
     return best
+
+
+def _candidates(members: int, dims: Extents, rest: int, smaller_rest: int) -> Sequence[tuple[int, ...]]:
+    """The parts among which the best ones are: of many that fit in a word, the first best one, by arrays."""
+    every = _products(members, len(dims))
+    if len(every) < MANY or math.prod([rest, *(largest for _, largest, _ in dims)]) * members >= 2**62:
+        return every
+    parts = _product_array(members, len(dims))
+    largest, smallest = (np.array([each[place] for each in dims])[:, None] for place in (1, 2))
+    least = (largest // parts).prod(0) * rest
+    most = (-(-largest // parts)).prod(0) * rest
+    smaller = (smallest // parts).prod(0) * smaller_rest
+    first = np.lexsort((-smaller, most, -least))[0]
+    return [every[first]]
 
 
 def _shares(
@@ -114,3 +133,9 @@ def radix(cut: ShardCut) -> dict[str, tuple[int, int]]:
 def member_parts(cut: ShardCut, index: int) -> dict[str, tuple[int, int]]:
     """Group member `index` -> {dimension: (parts, its part)}."""
     return {dim: (parts, index // step % parts) for dim, (parts, step) in radix(cut).items()}
+
+
+@lru_cache(maxsize=4096)
+def _product_array(number: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The same, by (factor, factorization)."""
+    return np.array(_products(number, count), np.int64).T

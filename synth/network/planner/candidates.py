@@ -21,11 +21,9 @@ from synth.network.grids.grid_family import family, largest_block
 from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import (
-    MAX_EXACT_RANKS,
     GridDistributions,
     OwnedBoxes,
     PlacedGrid,
-    sampled_ranks,
 )
 from synth.network.grids.rank_kinds import few_ranks, padded, ranks_of_kinds
 from synth.network.grids.word_bounds import least_words, mean_words
@@ -36,7 +34,6 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.ownership import Array
 from synth.search.grids import Space, all_grids
 
-BATCH = 16  # grids whose words are counted together on a sample of ranks
 BY_KINDS = 32  # grids whose words are counted together on one rank of every kind
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
 LOOSE = 1.05  # a bound that so many times it is less than the words is loose
@@ -46,7 +43,6 @@ Selection = tuple[int, str, bool]  # see `GridCandidates.best`
 Best = list[tuple[float, PlacedGrid]]
 RanksOf = Callable[[PlacedGrid, Distribution, Sequence[Tensor]], Array]
 Asked = tuple[list[int], bool]  # places of grids; whether their exact words are needed, or bounds
-MAX_ELEMENTS = 1 << 18  # grids times ranks of one count
 
 
 class GridCandidates:
@@ -110,12 +106,7 @@ class GridCandidates:
 
     @cached_property
     def _least(self) -> Array:
-        """By place: lower bounds of the words of a grid, however it is cut.
-
-        Of very many processes, words are those of a sample of ranks (`sampled_ranks`): no mean bounds them.
-        """
-        if self.request.procs > MAX_EXACT_RANKS:
-            return self.grids.bounds
+        """By place: lower bounds of the words of a grid, however it is cut."""
         plain = least_words(self.nest, self.layer_class, self.request, self.grids.parts)
         least: Array = np.minimum.reduce([plain, *self._least_turned.values()])
         return least
@@ -127,9 +118,7 @@ class GridCandidates:
         for turned in self._turns:
             cut = np.logical_and.reduce([self._may_turn(axis, getattr(parts, axis)) for axis in turned])
             least, some = np.full(len(cut), np.iinfo(np.int64).max), np.flatnonzero(cut)
-            if self.request.procs > MAX_EXACT_RANKS:
-                least[some] = 0
-            elif len(some):
+            if len(some):
                 few = parts_of(self.grids.rows[some])
                 least[some] = least_words(self.nest.turn(turned), self.layer_class, self.request, few)
             found[turned] = least
@@ -188,14 +177,10 @@ class GridCandidates:
         """The words of some grids, counted on some ranks: by default one of every kind."""
         if not grids:
             return []
-        procs = self.request.procs
         placed = list(map(PlacedGrid, grids))
         distributions = [of_grids[grid] for grid in grids]
         tensors: tuple[Tensor, ...] = TENSORS if self.layer_class.weighted else ("In", "Out")
-        kinds = [
-            ranks_of(*each, tensors) if procs <= MAX_EXACT_RANKS else sampled_ranks(procs)
-            for each in zip(placed, distributions, strict=True)
-        ]
+        kinds = [ranks_of(*each, tensors) for each in zip(placed, distributions, strict=True)]
         few = [len(ranks) <= FEW_KINDS for ranks in kinds]
         if len(grids) * max(map(len, kinds)) <= TOGETHER:
             few = [True] * len(grids)
@@ -205,7 +190,7 @@ class GridCandidates:
                 boxes = OwnedBoxes(
                     of_grids.nest,
                     [placed[i] for i in some],
-                    procs,
+                    self.request.procs,
                     distributions=[distributions[i] for i in some],
                     ranks=padded([kinds[i] for i in some]),
                 )
@@ -299,17 +284,16 @@ class GridCandidates:
             grids = self.grids.grids(kept[:count]) or self._least_work_grids(axes)[:count]
             return [(self.grids.bound(grid), self.placements(grid)[0]) for grid in grids]
         bounds, places = self._in_order(axes, full)
-        sampled = self.request.procs > MAX_EXACT_RANKS
-        batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
         found: list[tuple[int, int]] = []  # words and place
         start, loose = 0, False  # whether words were far above bounds, so that a look at a few ranks helps
         while start < len(places):
             if len(found) >= count and (bounds[start], places[start]) > found[count - 1]:
                 break
-            stop = start + (batch if sampled else BY_KINDS)
-            if not sampled:  # no grid that cannot be among the best
-                need = count - len(found)
-                stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
+            need = count - len(found)
+            if need > 0:
+                stop = start + need
+            else:  # no grid that cannot be among the best
+                stop = min(start + BY_KINDS, bisect_right(bounds, found[count - 1][0]))
             some = places[start:stop]
             if len(found) >= count and loose:
                 yield some, False
@@ -317,7 +301,7 @@ class GridCandidates:
             yield some, True
             words = [self._words[grid] for grid in self.grids.grids(some)]
             least = self._least[some]
-            loose = loose or (not sampled and bool((np.array(words) > LOOSE * least).any()))
+            loose = loose or bool((np.array(words) > LOOSE * least).any())
             found = sorted([*found, *zip(words, some, strict=True)])[:count]
             start = stop
         return [(float(words), self.cut(PlacedGrid(self.grids.grid(place)))) for words, place in found]

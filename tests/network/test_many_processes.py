@@ -1,0 +1,71 @@
+"""Networks on a hundred thousand processes: words of layers are exact, and the work is bounded."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+from counted_work import at_most
+
+from synth.network.file import parse_network
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
+from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.planner import plan_network
+from synth.network.request import NetworkRequest
+from synth.schedule import shard_cuts
+
+PROCS = 100_000
+
+
+def chain(layers: int) -> str:
+    """A network of so many layers, no two alike."""
+    rows = [f"  - {{conv2d: {{out_channels: {64 + each}, kernel: 3, padding: 1}}}}" for each in range(layers)]
+    return "\n".join(["network: chain", "input: [256, 64, 56, 56]", "layers:", *rows])
+
+
+def test_words_of_a_layer_are_those_of_the_rank_with_most_of_all() -> None:
+    procs = 40_000
+    assert procs > MAX_EXACT_RANKS
+    network = parse_network(chain(2), "chain.yaml")
+    kind, request = LayerClass.of(network.planned[1]), NetworkRequest(procs, training=True)
+    candidates = GridCandidates(kind, request)
+    for _, placed in candidates.best(3):
+        boxes = OwnedBoxes(
+            kind.nest, [PlacedGrid(placed.grid)], procs, ranks=np.arange(procs, dtype=np.int32)[None]
+        )
+        words, _ = boxes.words(kind.passes(True), True, request.saves)
+        plain, _ = candidates._fewest([placed.grid], lambda *_: np.arange(procs, dtype=np.int32))[placed.grid]
+        assert candidates.cost(placed) == plain <= words[0]
+
+
+def test_arrays_find_the_shards_that_a_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        members = chance.choice([PROCS, 65536, 720, 5040, 1000, 96, 7, 3 * 2**10])
+        sizes = [chance.choice([1, 2, 3, 56, 57, 256, 1000, 2**20]) for _ in range(chance.randint(1, 4))]
+        extents = tuple(
+            (dim, size, max(1, size - chance.randint(0, 1))) for dim, size in zip("cgbh", sizes, strict=False)
+        )
+        found = []
+        for many in (2, 10**9):
+            monkeypatch.setattr(shard_cuts, "MANY", many)
+            found.append(shard_cuts.shard_cut.__wrapped__(members, extents))
+        assert found[0] == found[1], (members, extents)
+
+
+def test_layers_on_many_processes_take_bounded_work() -> None:
+    """Before, their words were counted on 8190 ranks of every grid."""
+    network = parse_network(chain(3), "chain.yaml")
+    with at_most(12_000_000):
+        plan = plan_network(network, NetworkRequest(PROCS, training=True))
+    assert len(plan.placed_grids) == len(network.nodes)
+
+
+@pytest.mark.slow
+def test_30_layers_are_planned_within_a_minute_of_processor_time() -> None:
+    began = time.process_time()
+    plan_network(parse_network(chain(30), "chain.yaml"), NetworkRequest(PROCS, training=True))
+    assert time.process_time() - began < 60
