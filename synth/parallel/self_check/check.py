@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from synth.base.errors import UsageError
 from synth.parallel.front_end.trace_model import model_device, trace_model
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.parallel.self_check.comparison import Comparison
@@ -22,6 +23,7 @@ def check(
     *,
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
+    method: str = "",
 ) -> Checked:
     """Compare a model with the network that `parallelize` makes of it, in this process alone.
 
@@ -33,16 +35,24 @@ def check(
         Else those that are shapes have random ones, and there are fewer samples and smaller extents where the
         model takes them and makes the same calls.
     batch_norm, mode: as for `parallelize`. In inference only outputs in evaluation are compared.
+    method: of the model, such as "encode", which is compared in place of its `forward`.
 
     Returns what was compared, or in `reason` why it could not be. Raises `CheckError` where the network
     gives something else, with the first call that does and its line; `ValueError` for a model that the ranks
     cannot run.
     """
+    from synth.runtime.model.methods import planned_method, with_method
     from synth.runtime.model.self_check.untouched import untouched
     from synth.runtime.tracing.inputs import Arguments, Inputs
     from synth.runtime.tracing.plain_model import uncompiled
 
     model = uncompiled(model)
+    if method:
+        if planned_method(model, method) is None:
+            raise UsageError(
+                f"{type(model).__name__} has no method {method}; name one that its class defines"
+            )
+        model = with_method(model, method)
     check_mode(mode)
     if mode == "inference":
         require_evaluation(model)

@@ -434,3 +434,53 @@ def test_the_command_fails_where_the_two_differ(
     mode_ignored(monkeypatch)
     assert main(["check", "small_networks:Residual", "--input", "4,3,8,8"]) == 5
     assert "gives something else on ranks than in one process, in evaluation" in capsys.readouterr().err
+
+
+# -- methods -------------------------------------------------------------------------------------------------
+
+
+class Coder(nn.Module):
+    """A model with methods of which one needs nothing that `forward` uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 3), nn.Linear(8, 2)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.add(self.first(x), 1.0, alpha=0.5)
+
+    def classify(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self(x).mean(1)).softmax(-1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(self.encode(nn.functional.pad(x, (1, 1, 1, 1))))
+        return made
+
+
+@pytest.mark.parametrize("method", ["encode", "classify"])
+def test_a_method_is_as_in_one_process(method: str) -> None:
+    found = synth.check(Coder(), (4, 3, 8, 8), method=method)
+    assert found.done, found
+    assert found.modes == ("training", "evaluation")
+    assert method in str(found)
+
+
+def test_a_mistake_in_a_method_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = Call.filled
+
+    def filled(call: Call, *args: Any, **kwargs: Any) -> Any:
+        made = without(call, *args, **kwargs)
+        return (lambda *given: made(*given) * 1.01) if call.word == "softmax" else made
+
+    monkeypatch.setattr(Call, "filled", filled)
+    assert synth.check(Coder(), (4, 3, 8, 8)).done
+    with pytest.raises(synth.CheckError, match=r"^softmax "):
+        synth.check(Coder(), (4, 3, 8, 8), method="classify")
+
+
+@pytest.mark.parametrize("method", ["decode", "train", "first", "__call__"])
+def test_a_method_that_the_model_lacks(method: str) -> None:
+    with pytest.raises(
+        synth.UsageError, match=f"Coder has no method {method}; name one that its class defines"
+    ):
+        synth.check(Coder(), (4, 3, 8, 8), method=method)
