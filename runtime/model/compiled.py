@@ -1,23 +1,35 @@
 """torch.compile leaves networks and partitioned tensors alone.
 
-What the ranks exchange cannot stand in a graph of one process. Dynamo breaks its graph
-where a network is called, or an operation on a partitioned tensor, and runs that as it
-is. It compiles the rest.
+What the ranks exchange cannot stand in a graph of one process. A network with whole
+outputs is one operator of the graph (`runtime.compiled`). Where another one is called,
+or an operation on a partitioned tensor, Dynamo breaks its graph and runs that as it is.
+It compiles the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 
+from synth.runtime.compiled.operator import Entry, register
+from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.outputs import Structure
 
+# all that runs, but for `runtime.compiled`
+RUNTIME = (
+    *("comm", "grid", "kernels", "layers", "model", "operators", "program", "rules"),
+    *("tensor", "tracing"),
+)
+PLAIN = ("base", "network", "parallel")
 Function = TypeVar("Function", bound=Callable[..., Any])
 WHY = (
     "a network of synth.parallelize exchanges words between ranks, so torch.compile"
-    " runs it as it is; compile without fullgraph=True"
+    " runs it as it is; compile without fullgraph=True, or parallelize it with"
+    " outputs='whole' and call it with tensors alone, without autocast"
 )
 
 
@@ -25,7 +37,8 @@ def leave_alone() -> None:
     """Let torch.compile pass over synth's code and over partitioned tensors."""
     from torch._dynamo import config, trace_rules
 
-    trace_rules.add("synth")
+    for part in (*PLAIN, *(f"runtime.{each}" for each in RUNTIME)):
+        trace_rules.add(f"synth.{part}")
     config.nontraceable_tensor_subclasses.add(PartitionedTensor)
 
 
@@ -36,11 +49,34 @@ def as_it_is(function: Function) -> Function:
     return kept
 
 
-def marked(function: Function) -> Function:
-    """The function itself, into which Dynamo does not look.
+def entry_of(network: Any) -> Entry:
+    """By which compiled code calls a network."""
+    register()
+    mine: Any = weakref.ref(network)
 
-    For `forward`, of which torch.fx reads the code; what it calls is `as_it_is`.
-    """
-    noted: Any = function
-    noted._torchdynamo_disable, noted._torchdynamo_disable_msg = True, WHY
-    return function
+    def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        found = mine()
+        made = found._pass((), dict(zip(found.program.inputs, given, strict=True)))
+        return Structure(made).tensors
+
+    def shapes(given: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], Any]]:
+        program = mine()._programs.known(given)
+        dtypes = (program.first_pass.expected[each].dtype for each in program.outputs)
+        places = program.output_partitions.values()
+        return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=True)]
+
+    return Entry(run, shapes)
+
+
+def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
+    """Note how a network is called, which was planned."""
+    entry.names = tuple(program.inputs)
+    given = program.structure.filled(range(len(program.outputs)))
+    entry.keys, entry.inference = None, program.inference
+    plain = whole and not any("." in name for name in entry.names)
+    if plain and given == 0:
+        entry.keys = ()
+    elif plain and type(given) is tuple and given == (*range(len(given)),):
+        entry.keys = given
+    elif plain and type(given) is dict and [*given.values()] == [*range(len(given))]:
+        entry.keys = tuple(given)

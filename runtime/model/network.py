@@ -14,6 +14,7 @@ from torch import nn
 
 from synth.runtime.comm.agreement import CHANGED
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy
@@ -25,7 +26,12 @@ from synth.runtime.model.checks.uses import (
     require_eager,
 )
 from synth.runtime.model.checks.versions import Before, of_pass, stored
-from synth.runtime.model.compiled import as_it_is, leave_alone, marked
+from synth.runtime.model.compiled import (
+    as_it_is,
+    entry_of,
+    leave_alone,
+    renew,
+)
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -74,7 +80,7 @@ class Network(Shown):
     _original: Original | None
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name", "_traced_modes"),
-        *("_watch", "_original", "_whole"),
+        *("_watch", "_original", "_whole", "entry"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -88,7 +94,7 @@ class Network(Shown):
     ) -> None:
         super().__init__()
         leave_alone()
-        self._whole = whole
+        self._whole, self.entry = whole, entry_of(self)
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
@@ -119,6 +125,7 @@ class Network(Shown):
         modules[""] = self
         self._by_name = modules
         self._traced_modes = {m: m.training for m in self.modules() if m is not self}
+        renew(self.entry, self.program, self._whole)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
@@ -126,7 +133,7 @@ class Network(Shown):
         memo[id(self)] = made
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
-        made._whole = self._whole
+        made._whole, made.entry = self._whole, entry_of(made)
         made._watch = self._watch.copied(made._shown, memo)
         made._original = None
         made._connect()
@@ -146,27 +153,20 @@ class Network(Shown):
 
     # -- use ------------------------------------------------------------------------
 
-    @marked
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives, with partitioned tensors.
+    forward = forward
 
-        It takes the arguments of the model's `forward`. Each tensor is the whole, the
-        same on all ranks, a partitioned tensor, a DTensor, or this rank's part with the
-        shape of its box. A single number is given as a plain tensor.
-
-        Raises `ValueError` for a batch of another shape or on other ranks, and
-        `RuntimeError` on all ranks if they call other things or give other batches.
-        In inference no gradients are recorded, with or without `torch.no_grad()`.
-        """
+    @as_it_is
+    def call_eagerly(self, args: Any, kwargs: Any) -> Any:
+        """A forward pass outside of what a compiler makes."""
         require_eager(args, kwargs)
         return self._pass(args, kwargs)
 
+    @as_it_is
     def call_method(self, name: str, args: Any, kwargs: Any) -> Any:
         """What a method of the model gives, as `forward` gives it."""
         require_eager(args, kwargs)
         return self._pass(args, kwargs, name)
 
-    @as_it_is
     def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
         """A forward pass, or a call of another method that is planned like one."""
         self._follow_changes()

@@ -170,6 +170,23 @@ class Programs:
             raise ValueError(f"no plan for {_text(shapes)}; the inputs are {planned}")
         return self._of_shapes(shapes, network, inward)
 
+    def known(self, given: Sequence[tuple[int, ...]]) -> StepGraph:
+        """The step graph for inputs of some shapes, which has been made.
+
+        Raises `ValueError` where there is none yet.
+        """
+        shapes = dict(zip(_shapes(self.first), given, strict=True))
+        if shapes == _shapes(self.first):
+            return self.first
+        found = (self.others.get((each, *shapes.items())) for each in (False, True))
+        made = next((each for each in found if each is not None), None)
+        if made is None:
+            raise ValueError(
+                f"a compiled network has no plan for {_text(shapes)} yet; call the"
+                " network once with this shape before it is compiled"
+            )
+        return made
+
     def _of_shapes(
         self, shapes: Shapes, network: nn.Module, inward: bool = False
     ) -> StepGraph:

@@ -146,3 +146,102 @@ def planned() -> bool:
     plain = synth.plan_model(model(), SHAPE, 4)
     wrapped = synth.plan_model(torch.compile(copy.deepcopy(model())), SHAPE, 4)
     return plain.words == wrapped.words and not synth.check(torch.compile(model()), SHAPE).reason
+
+
+# -- a network with whole outputs is one operator of the graph ----------------------------------------------
+
+
+class Several(nn.Module):
+    """A network with two inputs and several outputs, in a tuple or a dict."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: float = 2.0) -> Any:
+        z = torch.tanh(self.first(x + y * factor))
+        made = self.last(z), z
+        return made if self.kind == "tuple" else {"last": made[0], "first": made[1]}
+
+
+class Joined(nn.Module):
+    """Two calls of networks, whose outputs meet."""
+
+    def __init__(self, one: Any, several: Any) -> None:
+        super().__init__()
+        self.one, self.several, self.scale = one, several, nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.several(self.one(x * self.scale + 1), y=x)
+        last, first = made if isinstance(made, tuple) else (made["last"], made["first"])
+        return functional.mse_loss(last, x) + first.square().mean() + self.one(x).mean()
+
+
+def _whole_networks(kind: str) -> tuple[Joined, Joined]:
+    torch.manual_seed(1)
+    several = Several(kind)
+    right = Joined(model(), several)
+    copies = copy.deepcopy(right)
+    one = synth.parallelize(copies.one, SHAPE, objective="words", outputs="whole")
+    both = synth.parallelize(copies.several, (SHAPE, SHAPE), objective="words", outputs="whole")
+    mine = Joined(one, both)
+    mine.scale.data = right.scale.data.clone()
+    return mine, right
+
+
+def one_operator(kind: str, backend: str = "aot_eager") -> dict[str, float]:
+    """Steps under `fullgraph=True`: distances of losses and weights from one process, and graph breaks."""
+    mine, right = _whole_networks(kind)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    step = torch.compile(mine, backend=backend, fullgraph=True)
+    x, found = batch(), dict[str, float]()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (mine, right)]
+    for number in range(3):
+        for each in (mine, right):
+            each.zero_grad()
+        losses = step(x), right(x)
+        found[f"loss {number}"] = float((losses[0] - losses[1]).detach().abs())
+        for loss in losses:
+            loss.backward()
+        for each in optimizers:
+            each.step()
+    for name in ("one", "several"):
+        state = getattr(mine, name).full_state_dict()
+        wanted = getattr(right, name).state_dict()
+        found[name] = max(float((state[key] - each).abs().max()) for key, each in wanted.items())
+    found["scale"] = float((mine.scale - right.scale).detach().abs())
+    mine.eval(), right.eval()
+    with torch.no_grad():
+        found["evaluation"] = float((step(x) - right(x)).abs())
+    found["breaks"] = breaks()
+    return found
+
+
+def whole_but(what: str) -> str:
+    """What is said of what one operator cannot do; the network works afterwards."""
+    net: Any = synth.parallelize(model(), SHAPE, objective="words", outputs="whole")
+    torch._dynamo.reset()
+    step = torch.compile(net, backend="aot_eager", fullgraph=True)
+    x, said = batch(), "accepted"
+    try:
+        if what == "another shape":
+            step(x[:2])
+        elif what == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                step(x)
+        elif what == "a second backward pass":
+            out = step(x).sum()
+            out.backward(retain_graph=True)
+            out.backward()
+        elif what == "a shape that was called before":
+            net(x[:2])
+            step(x[:2]).sum().backward()
+    except Exception as error:  # Dynamo's own class among them
+        said = str(error)
+    torch._dynamo.reset()
+    wanted = model().eval()
+    net.load_full_state_dict(wanted.state_dict())
+    net.eval()
+    assert float((step(x) - wanted(x)).detach().abs().max()) < 1e-5
+    return said

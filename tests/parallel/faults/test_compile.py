@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +50,31 @@ def test_a_full_graph_is_refused_with_what_to_do(ranks: RankPool) -> None:
 
 def test_plans_and_checks_of_a_compiled_model(ranks: RankPool) -> None:
     assert all(ranks.call("planned"))
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_networks_with_whole_outputs_are_operators_of_one_graph(kind: str, ranks: RankPool) -> None:
+    for found in ranks.call("one_operator", kind):
+        assert found.pop("breaks") == 0
+        assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.slow
+def test_an_operator_in_a_graph_of_inductor(ranks: RankPool) -> None:
+    for found in ranks.call("one_operator", "tuple", "inductor"):
+        assert found.pop("breaks") == 0
+        assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("another shape", "no plan for a batch of .* yet; call the network once with this shape before"),
+        ("autocast", "parallelize it with outputs='whole' and call it with tensors alone, without autocast"),
+        ("a second backward pass", "the backward pass of a compiled network ran already"),
+        ("a shape that was called before", "accepted"),
+    ],
+)
+def test_what_one_operator_cannot_do(what: str, sentence: str, ranks: RankPool) -> None:
+    for said in ranks.call("whole_but", what):
+        assert re.search(sentence, said), said
