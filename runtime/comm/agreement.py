@@ -165,11 +165,13 @@ class Agreement:
         found = differs(notes, len(asked))
         if found is None or found.asked:
             return found and found.ranks
+        batches = any(each.startswith("batch") for each in names)
+        loader = "; load batches with synth.feed or synth.sampler" if batches else ""
         raise RuntimeError(
             f"{what}: {found.said}; plain tensors and numbers must be the same on"
             " all ranks where they meet a partitioned tensor; compute, draw or"
             " broadcast them alike, or give each rank its own part by"
-            " PartitionedTensor.from_local (to_local() gives the own part)"
+            f" PartitionedTensor.from_local (to_local() gives the own part){loader}"
         )
 
     def _told(self, text: bytes, digest: bytes) -> Told:

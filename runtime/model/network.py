@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn
@@ -111,6 +111,8 @@ class Network(Shown):
         self._original = Original(model, seen, facts)
         self.show(shown)
         self._connect()
+        if hasattr(type(model), "__getitem__"):
+            self.__class__ = NetworkOfParts
 
     # -- the user's modules ---------------------------------------------------------
 
@@ -129,7 +131,7 @@ class Network(Shown):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
-        made = Network.__new__(Network)
+        made: Network = type(self).__new__(type(self))
         memo[id(self)] = made
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
@@ -421,3 +423,29 @@ class Network(Shown):
             )
         state = check_state(state_dict, self.state_dict(), strict)
         return super().load_state_dict(state, strict)
+
+
+class NetworkOfParts(Network):
+    """The network of a model with parts by number or name, such as `nn.Sequential`."""
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._parts)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._parts[place]
+
+    def __setitem__(self, place: Any, part: Any) -> None:
+        self._parts[place] = part
+
+    def __delitem__(self, place: Any) -> None:
+        del self._parts[place]
+
+    @property
+    def _parts(self) -> Any:
+        return self._shown

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
@@ -211,3 +212,59 @@ def under_autocast() -> tuple[float, bool]:
             made.append(each.decode(each.encode(x))["sample"])
     wanted, found = made
     return float((whole(found).float() - wanted.float()).detach().abs().max()), found.dtype == wanted.dtype
+
+
+def parts() -> dict[str, Any]:
+    """A network of a sequence has its parts by number, as the model has."""
+    torch.manual_seed(0)
+    right = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 3, 3, padding=1)).double()
+    net: Any = synth.parallelize(copy.deepcopy(right), SHAPE, check=False, objective="words")
+    found: dict[str, Any] = {
+        "kinds": [type(each).__name__ for each in net],
+        "length": len(net),
+        "weight": tuple(net[0].weight.shape),
+        "last": net[-1] is net.get_submodule("2"),
+        "in": net[1] in net,
+        "copy": len(copy.deepcopy(net)),
+        "true": bool(net),
+    }
+    new = nn.Conv2d(5, 2, 1).double()
+    right[2], net[2] = copy.deepcopy(new), new
+    found["replaced"] = float((whole(net(batch())) - right(batch())).detach().abs().max())
+    plain = synth.parallelize(model(), SHAPE, check=False, objective="words")
+    found["no parts"] = hasattr(type(plain), "__len__")
+    return found
+
+
+def saved_in_the_background(folder: str) -> dict[str, float]:
+    """`async_save` saves the words of its call; later steps do not change them."""
+    right, net = model(), synth.parallelize(model(), SHAPE, check=False, objective="words")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    wanted = {key: each.clone() for key, each in net.full_state_dict().items()}
+    own = dist.new_group(backend="gloo")  # of the thread that saves: messages of two threads would mix
+    pending: Any = dcp.async_save({"net": net.state_dict()}, checkpoint_id=folder, process_group=own)
+    net(batch()).square().sum().backward()
+    optimizer.step()
+    pending.result()
+    moved = max(float((each - wanted[key]).abs().max()) for key, each in net.full_state_dict().items())
+    state = {"net": net.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    net.load_state_dict(state["net"])
+    again = net.full_state_dict()
+    right.eval(), net.eval()
+    out = float((whole(net(batch())) - right(batch())).detach().abs().max())
+    return {
+        "moved": moved,
+        "state": max(float((again[k] - v).abs().max()) for k, v in wanted.items()),
+        "out": out,
+    }
+
+
+def other_batches() -> str:
+    """What is said where each rank loads batches of its own."""
+    net = synth.parallelize(model(), SHAPE, check=False, objective="words")
+    try:
+        net(batch() + dist.get_rank())
+    except RuntimeError as error:
+        return str(error)
+    return "accepted"

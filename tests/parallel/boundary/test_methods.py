@@ -70,3 +70,31 @@ def test_methods_under_autocast(ranks: RankPool) -> None:
     for far, alike in ranks.call("under_autocast"):
         assert alike
         assert far < 0.05
+
+
+def test_parts_by_number(ranks: RankPool) -> None:
+    for found in ranks.call("parts"):
+        assert found.pop("replaced") < 1e-12
+        assert found == {
+            "kinds": ["Conv2d", "ReLU", "Conv2d"],
+            "length": 3,
+            "weight": (5, 3, 3, 3),
+            "last": True,
+            "in": True,
+            "copy": 3,
+            "true": True,
+            "no parts": False,
+        }
+
+
+def test_a_checkpoint_that_is_saved_in_the_background(ranks: RankPool, tmp_path: Path) -> None:
+    for found in ranks.call("saved_in_the_background", str(tmp_path)):
+        assert found["moved"] > 0.01
+        assert found["state"] == 0
+        assert found["out"] < 1e-12
+
+
+def test_batches_that_differ_name_the_loader(ranks: RankPool) -> None:
+    for said in ranks.call("other_batches"):
+        assert "was given another batch" in said
+        assert said.endswith("; load batches with synth.feed or synth.sampler")
