@@ -23,6 +23,7 @@ from synth.network.solve import Table
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 UNKNOWN = -1
+HELD = 128  # layer classes whose boxes are held: about 10 MB each at 4096 ranks
 
 
 class GrowingBoxes:
@@ -48,12 +49,18 @@ class GrowingBoxes:
         """The boxes of a tensor, of all grids so far."""
         known = self._numbers.get(tensor, np.empty((0, len(FLAT)), np.intp))
         if len(known) < len(self):
+            self._rows.pop(tensor, None)
             placed = list(self._number)[len(known) :]
             owners = [self.distributions[each.grid] for each in placed]
             new = row_numbers(self.bank, self.nest, tensor, placed, owners)
             self._numbers[tensor] = known = np.concatenate([known, new])
+        if tensor not in self._rows:
             self._rows[tensor] = self.bank.boxes(known)
         return self._rows[tensor]
+
+    def forget(self) -> None:
+        """Give the memory of the boxes back. They are made again where they are asked for."""
+        self._rows.clear()
 
 
 class EdgePrices:
@@ -78,6 +85,7 @@ class EdgePrices:
         self._bank = RowBank(sampled_ranks(request.procs) if ranks is None else ranks)
         shared = distributions or [GridDistributions(each.nest) for each in classes]
         self._boxes = [GrowingBoxes(each, self._bank, request.procs) for each in shared]
+        self._held: dict[int, None] = {}  # classes whose boxes are in memory, the last asked for last
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
 
     def count(self, tables: Iterable[Sequence[Sequence[PlacedGrid]]]) -> None:
@@ -146,6 +154,17 @@ class EdgePrices:
         back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
         words = redistribution_words(edge, before, after, single=single, back=back, bank=self._bank)
         known[np.ix_(rows, columns)] = words
+        self._hold(ends)
+
+    def _hold(self, ends: tuple[int, int]) -> None:
+        """Hold the boxes of these classes, and of those that were asked for last."""
+        for end in ends:
+            self._held.pop(end, None)
+            self._held[end] = None
+        while len(self._held) > HELD:
+            oldest = next(iter(self._held))
+            del self._held[oldest]
+            self._boxes[oldest].forget()
 
     def price(self, words: Array, word_bytes: int, back: bool) -> Table:
         """The cost of redistributions that move some words: these words, or seconds.
