@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 --max-restarts 2 elastic_training.py FOLDER INIT FAULT
 
-INIT is "synth" or "torch". In the first start, rank 1 runs the statement FAULT before step 2.
+INIT is "synth" or "torch", whose function then gets a store of this start alone. In the first start, rank 1
+runs the statement FAULT before step 2.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def main(folder: Path, init: str, fault: str) -> None:
     if init == "synth":
         synth.init_process_group("gloo", LIMIT)
     else:
-        dist.init_process_group("gloo", timeout=LIMIT)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        agent = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=LIMIT
+        )
+        store = dist.PrefixStore(f"start {start}", agent)
+        dist.init_process_group("gloo", timeout=LIMIT, store=store, rank=rank, world_size=size)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
     net = synth.parallelize(model, (4, 3, 8, 8))
@@ -54,7 +60,7 @@ def main(folder: Path, init: str, fault: str) -> None:
         optimizer.step()
         synth.save_checkpoint({"model": get_model_state_dict(net)}, folder / f"step-{step}")
         if dist.get_rank() == 0:
-            print(f"start {start} step {step} loss {float(loss):.9f}", flush=True)
+            print(f"start {start} step {step} loss {float(loss.detach()):.9f}", flush=True)
     dist.destroy_process_group()
 
 
