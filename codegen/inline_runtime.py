@@ -22,6 +22,8 @@ MODULES = (
     "grid/rules/convolution_call",
     "grid/rules/onednn_rules",
     "grid/residue_classes",
+    "grid/torch_version",
+    "grid/spans",
     "grid/word_counter",
     "grid/process_grid",
     "grid/ranks",

@@ -168,3 +168,16 @@ def test_a_choice_that_the_options_miss_is_taken() -> None:
         counted, _ = boxes.words(node_class.passes(True), node_class.weighted, plan.request.saves)
         words += int(counted[0])
     assert words + sum(plan.edge_words.values()) == plan.cost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("procs", [4, 16, 64])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet50", 1.15), ("wrn50_2", 1.15), ("wrn50_4", 1.15), ("vgg16", 1.15), ("cosmoflow", 2.0)],
+)
+def test_plans_are_near_the_bound_of_their_family(name: str, most: float, procs: int) -> None:
+    network = load_network(f"examples/networks/{name}.yaml")
+    for mode in ("training", "resident_weights"):
+        plan = plan_network(network, NetworkRequest(procs, **{mode: True}))  # type: ignore[arg-type]
+        assert plan.lower_bound <= plan.cost <= most * plan.lower_bound
