@@ -31,13 +31,16 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
     from synth.network.file import load_network
     from synth.network.planner.planner import plan_network
 
+    recompute = getattr(args, "recompute", 0.0)
     for name, default in FOR_ONE_LAYER.items():
         value = getattr(args, name, default)
+        if name == "explain" and recompute and value in ("text", None):  # why margins pay
+            continue
         if value not in (default, None):
             raise UsageError(
                 f"{option(name, value)} is for one layer, not for the network {args.layer}; leave it out"
             )
-    request = network_request(request_of(args), getattr(args, "whole_weights", False))
+    request = network_request(request_of(args), getattr(args, "whole_weights", False), recompute)
     report_progress = _report_progress if wants_progress(args) else None
     plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
     detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")

@@ -241,7 +241,7 @@ class Network:
         """All redistributions between two nodes, each once."""
         joined: dict[Edge, list[Channels]] = {}
         back = set[Edge]()
-        for value, ends, channels in self._edges():
+        for _, value, ends, channels in self._edges():
             found = joined.setdefault(ends, [])
             found += [channels] if channels not in found else []
             back |= {ends} if value in self.trained else set()
@@ -266,21 +266,27 @@ class Network:
             edge.target_path[-1].shape if edge.target_path else there,
         )
 
-    def _edges(self) -> Iterator[tuple[str, Edge, Channels]]:
-        """(node whose output moves, the ends of the edge, channels) of every part of an edge."""
+    def makers(self, edge: Edge) -> set[str]:
+        """The nodes for which an edge moves words."""
+        ends = replace(edge, channels=(), trained=True)
+        return {node for node, _, other, _ in self._edges() if other == ends}
+
+    def _edges(self) -> Iterator[tuple[str, str, Edge, Channels]]:
+        """(node that reads, node whose output moves, the ends, channels) of every part of an edge."""
         for node in self.nodes.values():
             for part in self.parts[node.name] if node.kind in MOVING else ():
                 if part.node:
                     whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
-                    yield node.inputs[0], whole_edge, Channels(0, 0, part.count)
+                    yield node.name, node.inputs[0], whole_edge, Channels(0, 0, part.count)
             if node.layer:
                 whole = (Part(node.name, 0, node.in_shape[1]),)
                 for name in node.inputs:
-                    yield from ((name, *each) for each in _common_channels(self.parts[name], whole, "in"))
+                    common = _common_channels(self.parts[name], whole, "in")
+                    yield from ((node.name, name, *each) for each in common)
             elif node.kind in ("add", "mul"):
                 for name in node.inputs[1:]:
                     common = _common_channels(self.parts[name], self.parts[node.name], "out")
-                    yield from ((name, *each) for each in common)
+                    yield from ((node.name, name, *each) for each in common)
 
     @property
     def parameters(self) -> int:

@@ -88,10 +88,12 @@ def _planned(network: Network, request: PlanRequest) -> NetworkPlan:
     return plan_network(network, network_request(request))
 
 
-def network_request(request: PlanRequest, whole_weights: bool = False) -> NetworkRequest:
+def network_request(
+    request: PlanRequest, whole_weights: bool = False, recompute: float = 0.0
+) -> NetworkRequest:
     """What a request asks of the plan of a network. A forward pass has resident weights.
 
-    whole_weights: see `NetworkRequest`. Raises `UsageError` for what is of one layer only.
+    whole_weights, recompute: see `NetworkRequest`. Raises `UsageError` for what is of one layer only.
     """
     from synth.machine.file import load_machine
     from synth.network.request import NetworkRequest, limit_of
@@ -122,6 +124,7 @@ def network_request(request: PlanRequest, whole_weights: bool = False) -> Networ
         exact_procs=request.exact_procs,
         input_gradient="in" in request.gradients,
         whole_weights=whole_weights,
+        recompute=recompute,
     )
 
 

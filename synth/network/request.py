@@ -15,6 +15,7 @@ from synth.network.graph import Edge
 from synth.runtime.grid.rules.processors import USUAL, Processor
 
 MAX_PROCS = 2**20
+MAX_MARGIN_PROCS = 4096
 OBJECTIVES = ("words", "time")
 BATCH_NORMS = ("global", "local")
 
@@ -45,6 +46,9 @@ class NetworkRequest:
     margin: what the seconds of a machine may err by, as a fraction of a step. Of the fastest plan and of data
         parallelism, if both are so near, the one that moves fewer words is taken; shards of weights must be
         faster than whole weights by as much.
+    recompute: extra multiply-adds that the busiest process may do, as a fraction of its own, on rows that
+        other processes own, so that fewer words move between layers; 0 for none. Of a forward pass with
+        resident weights, for words.
     processors: that the ranks have, which decide what convolutions copy; () for those of the machine, or, if
         it does not say them, for any.
     """
@@ -68,6 +72,7 @@ class NetworkRequest:
     ahead: int | None = None
     margin: float = 0.0
     processors: tuple[Processor, ...] = ()
+    recompute: float = 0.0
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -88,6 +93,28 @@ class NetworkRequest:
             raise UsageError(f"margin is {self.margin}; it must be at least 0 and below 1")
         if not 1 <= self.procs <= MAX_PROCS:
             raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
+        check_recompute(self.recompute)
+        if self.recompute:
+            self._check_margins()
+
+    def _check_margins(self) -> None:
+        """Raises `UsageError` for what rows that are computed twice do not go with."""
+        asked = option("recompute", self.recompute)
+        if self.training:
+            raise UsageError(f"{asked} is of inference, but a training step is planned; leave it out")
+        if not self.resident_weights or self.objective != "words":
+            raise UsageError(
+                f"{asked} is of a forward pass with resident weights and objective words; leave it out"
+            )
+        if self.limit_bytes is not None:
+            raise UsageError(
+                f"{asked} takes memory that a limit does not count; leave out it or {option('memory')}"
+            )
+        if self.procs > MAX_MARGIN_PROCS:
+            raise UsageError(
+                f"{asked} is planned for up to {MAX_MARGIN_PROCS} processes, but procs is {self.procs};"
+                " leave it out"
+            )
 
     def sends_gradient_back(self, edge: Edge) -> bool:
         """Whether the gradient of the value that an edge carries returns over that edge."""
@@ -138,6 +165,15 @@ class NetworkRequest:
         if not self.reorder_ranks:
             return (ROW_MAJOR,)
         return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
+
+
+def check_recompute(recompute: object) -> None:
+    """Raises `UsageError` where extra work is no fraction from 0 to 1."""
+    number = isinstance(recompute, int | float) and not isinstance(recompute, bool)
+    if not number or not 0 <= recompute <= 1:  # type: ignore[operator]
+        raise UsageError(
+            f"recompute is {recompute!r}; it must be from 0 (no row twice) to 1 (twice the work)"
+        )
 
 
 def limit_of(memory: int | str | None, machine: Machine | None) -> int | None:

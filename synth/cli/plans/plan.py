@@ -63,7 +63,24 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="network files, training for time: ranks may hold whole slices of weights, as with DDP",
     )
+    command.add_argument(
+        "--recompute",
+        metavar="F",
+        type=_fraction,
+        default=0.0,
+        help="network files, inference for words: extra multiply-adds that the busiest process may do on rows"
+        " of others, so that fewer words move between layers, e.g. 10%%",
+    )
     command.set_defaults(run=run)
+
+
+def _fraction(text: str) -> float:
+    """A fraction, written as 0.1 or 10%."""
+    number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
+    try:
+        return float(number) / percent
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction; write 0.1 or 10%") from fault
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
             return _run_network(args)
     if args.whole_weights:
         raise UsageError(f"--whole-weights is for a network, not for the layer {args.layer}; leave it out")
+    if args.recompute:
+        raise UsageError(f"--recompute is for a network, not for the layer {args.layer}; leave it out")
     if args.constants and not args.certify:
         raise UsageError(f"--constants {args.constants} is about a certificate; add --certify")
     plan = plan_of(args)
@@ -115,6 +134,10 @@ def _run_network(args: argparse.Namespace) -> int:
         from synth.network.plan.plan_json import to_json
 
         put(json_text(to_json(plan)), args.output)
+    elif args.explain:
+        from synth.network.plan.report import explain_margins
+
+        show(explain_margins(plan), args.output)
     else:
         from synth.network.plan.report import report
 

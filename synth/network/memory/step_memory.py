@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from synth.layer.axes import Tensor
 from synth.network.graph import Node
 from synth.network.memory.forward_walk import (
@@ -63,6 +65,8 @@ def step_memory(plan: NetworkPlan, training: bool | None = None, ahead: int | No
     walk.run()
     weights, gradients = walk.weights, walk.weights if train else walk.nothing
     values = walk.timeline.peak - gradients
+    if plan.margins is not None:
+        values = values + np.array(plan.margins.held)
     parts = (weights, gradients, walk.pooled, values)
     return StepMemory(*(tuple(int(each) for each in part) for part in parts))
 

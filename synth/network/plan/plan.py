@@ -13,6 +13,7 @@ from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.margins.margins import Margins
 from synth.network.memory.step_memory import StepMemory, step_memory
 from synth.network.request import NetworkRequest
 from synth.network.solve import Solution
@@ -54,6 +55,8 @@ class NetworkPlan:
     that are resident. words_of: gives `words` of a plan of a model; it is not sent to other processes.
     timed: the seconds of a step by layer; None where words are counted. busy: finds the fastest step in which
     every layer uses as many processes as it can, None if there is none; it stays in this process, too.
+    margins: rows that several ranks compute, None for none. Covered layers, and edges to them, then have no
+    cost of their own: the words of `margins` are in their place. `lower_bound` is that of plans without.
     """
 
     network: Network
@@ -71,11 +74,13 @@ class NetworkPlan:
     words_of: Callable[[NetworkPlan], PlannedWords] | None = field(default=None, compare=False, repr=False)
     timed: TimedStep | None = None
     busy: Callable[[], BusyStep | None] | None = field(default=None, compare=False, repr=False)
+    margins: Margins | None = None
 
     @property
     def cost(self) -> float:
-        """Words received per rank, or seconds, summed over layers and redistributions."""
-        return sum(self.layer_costs) + sum(self.edge_costs.values())
+        """Words received per rank, or seconds, summed over layers, redistributions and fetched rows."""
+        fetched = 0 if self.margins is None else self.margins.cost
+        return sum(self.layer_costs) + sum(self.edge_costs.values()) + fetched
 
     @property
     def best_single(self) -> SingleStrategy | None:

@@ -88,6 +88,30 @@ class SingleRow(Row):
     why: str
 
 
+class MarginRow(Row):
+    """Of a tensor, the rows along d, h and w that a rank computes beyond its own; the words that it fetches.
+
+    covered: whether ranks may compute rows of others.
+    """
+
+    name: Text
+    rows: Annotated[list[Count], Meta(min_length=len(SPATIAL), max_length=len(SPATIAL))]
+    words: Count
+    covered: bool
+
+
+class MarginsEntry(Row):
+    """Rows that several ranks compute, see `Margins`."""
+
+    recompute: Number
+    tensors: Annotated[list[MarginRow], Meta(max_length=MAX_ROWS)]
+    extra_work: Number
+    rounds: Count
+    rounds_before: Count
+    words_before: Count
+    exact: bool
+
+
 class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     """A plan file of a network."""
 
@@ -112,6 +136,7 @@ class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     best_single: str | None
     ratio: float | None
     digest: str
+    margins: MarginsEntry | None = None
 
 
 def network_plan_file_schema() -> dict[str, Any]:

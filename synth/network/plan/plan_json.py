@@ -17,7 +17,14 @@ from synth.base.arithmetic import same_number
 from synth.base.errors import InputError
 from synth.base.file_kinds import refuse_other_file
 from synth.layer.axes import TENSORS
-from synth.network.plan.plan_entry import MAX_NUMBER, SCHEMA, EdgeRow, LayerRow, NetworkPlanEntry
+from synth.network.plan.plan_entry import (
+    MAX_NUMBER,
+    SCHEMA,
+    EdgeRow,
+    LayerRow,
+    MarginsEntry,
+    NetworkPlanEntry,
+)
 from synth.planning.plan_entry import converted
 
 if TYPE_CHECKING:  # reading a file must not import numpy
@@ -32,6 +39,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
     `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes. `whole`: a layer of which
     every rank holds the slice of Ker that it uses; its gradient travels in buckets, not in the layer's words.
+    `margins`, of a plan that has some: the rows beyond its own block, along d, h and w, that a rank computes
+    of every covered tensor, and the words that it fetches of a tensor.
     """
     request = plan.request
     best = plan.best_single
@@ -59,6 +68,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "best_single": best.name if best else None,
         "ratio": plan.ratio,
     }
+    if plan.margins is not None:
+        data["margins"] = plan.margins.to_json()
     return {**data, "digest": digest_of(data)}
 
 
@@ -89,7 +100,9 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": words_by_tensor(layer_class, placed, tiling, plan, whole),
+            "words": words_by_tensor(layer_class, placed, tiling, plan, whole)
+            if plan.margins is None or node.name not in plan.margins.layers
+            else dict.fromkeys(("in", "ker", "out"), 0),
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
             "whole": whole,
@@ -171,6 +184,8 @@ class _Check:
             plan.redistributions
         ):
             self.fail("redistributions names one edge twice")
+        if plan.margins is not None:
+            self.margins(plan.margins, in_words and not training and "ker" in plan.kept)
         self.totals(plan)
 
     def layer(self, layer: LayerRow, key: str, plan: NetworkPlanEntry) -> None:
@@ -191,13 +206,20 @@ class _Check:
         if (in_words and edge.cost != edge.words) or (edge.words == 0 and edge.cost != 0):
             self.fail(f"{key}.cost is {edge.cost:g}, which its {edge.words} words do not cost")
 
+    def margins(self, margins: MarginsEntry, allowed: bool) -> None:
+        if not allowed:
+            self.fail("margins is there, but the plan is not of inference for words")
+        if len({each.name for each in margins.tensors}) < len(margins.tensors):
+            self.fail("margins.tensors names one tensor twice")
+
     def totals(self, plan: NetworkPlanEntry) -> None:
         """The numbers that follow from the rows."""
         largest = max(layer.memory_words for layer in plan.layers)
         self.same(plan.memory_words, plan.resident_words + largest, "memory_words")
         total = sum(layer.cost for layer in plan.layers) + sum(edge.cost for edge in plan.redistributions)
+        total += sum(each.words for each in plan.margins.tensors) if plan.margins else 0
         self.same(plan.cost, total, "cost")
-        if plan.lower_bound > plan.cost * (1 + 1e-9):
+        if plan.margins is None and plan.lower_bound > plan.cost * (1 + 1e-9):
             self.fail("lower_bound is above cost")
         possible = [(each.cost, each.name) for each in plan.singles if each.cost is not None]
         cost, name = min(possible, key=itemgetter(0), default=(None, None))

@@ -12,8 +12,44 @@ from synth.network.step_time.calls import call_lines
 
 def report(plan: NetworkPlan) -> str:
     """One row per layer, then totals, the proven gap and the single strategies."""
-    sections = (heading(plan), layers(plan), totals(plan), single_strategies(plan))
-    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+    sections = (heading(plan), layers(plan), margins(plan), totals(plan), single_strategies(plan))
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def margins(plan: NetworkPlan) -> list[str]:
+    """One row per tensor of which rows are computed twice or fetched; no line without margins."""
+    if plan.margins is None:
+        return []
+    rows = [["rows of others", "computed", "words fetched"]]
+    for name, most in plan.margins.listed().items():
+        words = plan.margins.words.get(name, 0)
+        if any(most) or words:
+            rows.append([name, str(max(most)), show_words(words)])
+    return table(rows, right=[1, 2])
+
+
+def margin_totals(plan: NetworkPlan) -> list[str]:
+    """What margins cost and save; no line without margins."""
+    found = plan.margins
+    if found is None:
+        return []
+    best = "the fewest words for these grids" if found.exact else "not proven to be the fewest words"
+    return [
+        f"margins: {found.extra_work:.1%} more multiply-adds of the busiest process, {found.recompute:.0%} "
+        f"allowed; {show_words(found.cost)} words fetched in {found.rounds} rounds of messages, without "
+        f"margins {show_words(found.words_before)} in {found.rounds_before}; {best}"
+    ]
+
+
+def explain_margins(plan: NetworkPlan) -> str:
+    """Why a plan computes rows twice: what is fetched of every tensor, and would be without margins."""
+    if plan.margins is None:
+        return f"{plan.network.name}: no margins of rows move fewer words than the plan without them\n"
+    from synth.network.margins.explain import reasons
+
+    return (
+        "\n".join([*margin_totals(plan), "", *reasons(plan.network, plan.placed_grids, plan.margins)]) + "\n"
+    )
 
 
 def heading(plan: NetworkPlan) -> list[str]:
@@ -57,25 +93,34 @@ def layers(plan: NetworkPlan) -> list[str]:
 def totals(plan: NetworkPlan) -> list[str]:
     """Sums, free redistributions, memory, and what is proven."""
     solution = plan.solution
-    above = f", at most {plan.cost / plan.lower_bound - 1:.1%} above" if plan.lower_bound else ""
-    if plan.lower_bound and plan.cost <= plan.lower_bound * (1 + 1e-9):
-        above = ", which this plan costs"
     resident_bytes = plan.resident_words * plan.word_bytes
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
-        f"{plan.show_cost(sum(plan.edge_costs.values()))}, together {plan.show_cost(plan.cost)}",
+        f"{plan.show_cost(sum(plan.edge_costs.values()))}, "
+        + ("" if plan.margins is None else f"rows of others {plan.show_cost(plan.margins.cost)}, ")
+        + f"together {plan.show_cost(plan.cost)}",
+        *margin_totals(plan),
         *recomputed_words(plan),
         *statistics(plan),
         *calls(plan),
-        f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
+        *free_redistributions(plan),
         *idle_processes(plan),
         f"memory of layers, one by one, at most: {show_bytes(plan.used_bytes)}, of which "
         f"{show_bytes(resident_bytes)} are always resident",
         *step_of_model(plan),
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
-        f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}{above}",
-        *universal(plan),
+        *family(plan),
+        *([] if plan.margins else universal(plan)),
     ]
+
+
+def family(plan: NetworkPlan) -> list[str]:
+    """What no plan of the family goes below; margins are no part of it."""
+    above = f", at most {plan.cost / plan.lower_bound - 1:.1%} above" if plan.lower_bound else ""
+    if plan.lower_bound and plan.cost <= plan.lower_bound * (1 + 1e-9):
+        above = ", which this plan costs"
+    least = f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}"
+    return [f"without margins, {least}" if plan.margins else f"{least}{above}"]
 
 
 def universal(plan: NetworkPlan) -> list[str]:
@@ -88,6 +133,13 @@ def universal(plan: NetworkPlan) -> list[str]:
         f"any schedule of these layers receives at least {show_words(int(words))} words on average; {ratio}",
         f"  given: {'; '.join(assumptions(plan))}",
     ]
+
+
+def free_redistributions(plan: NetworkPlan) -> list[str]:
+    """How many redistributions move nothing; no line with margins, which take the place of many."""
+    if plan.margins is not None:
+        return []
+    return [f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing"]
 
 
 def recomputed_words(plan: NetworkPlan) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
+from synth.layer.axes import PerAxis
 from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
@@ -21,6 +22,7 @@ from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.family_optimum import EQUAL, FamilyOptimum, FamilySearch, with_edges
+from synth.network.planner.margins_of_plan import row_grids, with_margins
 from synth.network.planner.memory_ladder import cheapest_within, limited_plans, without_prefetch
 from synth.network.planner.options import (
     OPTIONS_OF_STRATEGY,
@@ -38,6 +40,7 @@ from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
+GRIDS_WITH_MARGINS = 2  # grids for all layers for which margins are chosen
 OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
 
 
@@ -58,6 +61,8 @@ def plan_network(
     report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
+    if request.recompute:
+        return _with_margins(_NetworkPlanner(network, request, method, report))
     if request.limit_bytes is None:
         return _NetworkPlanner(network, request, method, report).run()
     saves = request.saves & {"Out"} if request.training else request.saves
@@ -84,6 +89,19 @@ def plan_network(
             yield from limited(input_rows=False)
 
     return cheapest_within(request.limit_bytes, free(), limited())
+
+
+def _with_margins(planner: _NetworkPlanner) -> NetworkPlan:
+    """The plan with the fewest words: that without margins, or margins on its grids or on one grid for all.
+
+    Of the grids for all layers, those are tried that move the fewest words without margins.
+    """
+    plan = planner.run()
+    made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
+    tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
+    by_grids = {tuple(placed.grid for placed in each.placed_grids): each for each in reversed(tried)}
+    found = (with_margins(each, planner.by_input_rows(each)) for each in by_grids.values())
+    return min(plan, *found, key=lambda each: each.cost)
 
 
 class _NetworkPlanner:
@@ -247,6 +265,27 @@ class _NetworkPlanner:
         return [sorted(each) for each in near]
 
     # -- the choice of one option per layer ---------------------------------------------------------------
+
+    def with_grid(self, grid: PerAxis, usual: NetworkPlan) -> NetworkPlan:
+        """A plan in which layers have one grid; those that do not admit it choose among usual grids."""
+        table: OptionTable = []
+        for k, candidates in enumerate(self.candidates):
+            placed = [candidates.cut(PlacedGrid(grid))]
+            if grid not in candidates.grids.places:
+                pairs = zip(self.class_of, usual.placed_grids, strict=True)
+                placed = [*dict.fromkeys(each for other, each in pairs if other == k)]
+            table.append([LayerOption(each, candidates.cost(each)) for each in placed])
+        chosen = self._solve(table, self.method)
+        return self._result(table, *chosen, usual.single_strategies, usual.lower_bound)
+
+    def by_input_rows(self, plan: NetworkPlan) -> dict[str, tuple[PlacedGrid, int]]:
+        """Layer -> its grid in a plan, cut by input rows, and its words, where these are fewer."""
+        found = {}
+        for node, k, placed in zip(self.nodes, self.class_of, plan.placed_grids, strict=True):
+            cut = self.candidates[k].cut(placed)
+            if cut.turned:
+                found[node.name] = cut, int(self.candidates[k].cost(cut))
+        return found
 
     def _options_of_axes(self, near: Sequence[Sequence[int]]) -> dict[str, OptionTable | int]:
         """Axes of single strategies -> the options within them; or the position of a class that has none.

@@ -1,0 +1,132 @@
+"""The exact choice of one label per variable, by elimination: all that nothing beats in words and in work.
+
+A factor has words and work for some combinations of labels of its variables. Variables are eliminated one
+after another; what is left of a variable is, for every combination of its neighbours' labels, a front of
+(words, work). On a chain of layers a state is one label, on a U-Net of any depth two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+Label = tuple[int, ...]
+MOST_POINTS = 96  # of a front; of longer ones, the cheapest and points spread over the others are kept
+
+
+class Point(NamedTuple):
+    """A choice: its words and work, and what was chosen, as a tree of choices."""
+
+    words: float
+    work: float
+    chosen: Any = None
+
+
+Front = list[Point]
+
+
+class Factor(NamedTuple):
+    """scope: variables. rows: a label of each -> the points that are possible with these."""
+
+    scope: tuple[Hashable, ...]
+    rows: dict[Label, Front]
+
+
+class Fronts:
+    """Eliminates variables. limit: work that no point may exceed.
+
+    cut: whether some front was longer than `MOST_POINTS`, so that the result may not be the best one.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.cut = limit, False
+
+    def best(self, factors: Iterable[Factor]) -> Front:
+        """The front of all choices, the fewest words first; empty where no choice fits the limit."""
+        left = list(factors)
+        while variables := {v for factor in left for v in factor.scope}:
+            chosen = min(sorted(variables, key=str), key=lambda v: _size_without(v, left))
+            near = sorted((f for f in left if chosen in f.scope), key=lambda f: len(f.rows))
+            joint = near[0]
+            for each in near[1:]:
+                joint = self._joined(joint, each)
+            left = [f for f in left if chosen not in f.scope] + [self._without(chosen, joint)]
+        result = Factor((), {(): [Point(0, 0)]})
+        for factor in left:
+            result = self._joined(result, factor)
+        return result.rows.get((), [])
+
+    def _without(self, variable: Hashable, factor: Factor) -> Factor:
+        at = factor.scope.index(variable)
+        rows: dict[Label, Front] = {}
+        for key, front in factor.rows.items():
+            rows.setdefault(key[:at] + key[at + 1 :], []).extend(front)
+        scope = factor.scope[:at] + factor.scope[at + 1 :]
+        return Factor(scope, {key: self.pruned(front) for key, front in rows.items()})
+
+    def _joined(self, one: Factor, other: Factor) -> Factor:
+        shared = [v for v in one.scope if v in other.scope]
+        there = [other.scope.index(v) for v in shared]
+        more = [at for at, v in enumerate(other.scope) if v not in one.scope]
+        index: dict[Label, list[tuple[Label, Front]]] = {}
+        for key, front in other.rows.items():
+            place = tuple(key[at] for at in there)
+            index.setdefault(place, []).append((tuple(key[at] for at in more), front))
+        here, rows = [one.scope.index(v) for v in shared], dict[Label, Front]()
+        for key, front in one.rows.items():
+            for tail, second in index.get(tuple(key[at] for at in here), ()):
+                found = self._sums(front, second)
+                if found:
+                    rows[key + tail] = found
+        return Factor((*one.scope, *(other.scope[at] for at in more)), rows)
+
+    def _sums(self, one: Front, other: Front) -> Front:
+        limit = self.limit
+        if len(one) == 1 or len(other) == 1:  # which stays a front
+            return [Point(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
+        return self.pruned(
+            [Point(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
+        )
+
+    def pruned(self, points: Front) -> Front:
+        """The points that no other beats in both, the fewest words first."""
+        kept: Front = []
+        for point in sorted(points, key=lambda each: each[:2]):
+            if point.work <= self.limit and (not kept or point.work < kept[-1].work):
+                kept.append(point)
+        if len(kept) <= MOST_POINTS:
+            return kept
+        self.cut = True
+        step = (len(kept) - 1) / (MOST_POINTS - 1)
+        return [kept[round(place * step)] for place in range(MOST_POINTS)]
+
+
+def choices(point: Point) -> list[Leaf]:
+    """What a point's tree of choices has at its leaves, in any order."""
+    found, open_ = list[Leaf](), [point.chosen]
+    while open_:
+        each = open_.pop()
+        if isinstance(each, Leaf):
+            found.append(each)
+        elif each is not None:
+            open_.extend(each)
+    return found
+
+
+class Leaf(NamedTuple):
+    """A choice: of which variable, and what."""
+
+    variable: Hashable
+    value: Any
+
+
+def _size_without(variable: Hashable, factors: Sequence[Factor]) -> float:
+    """The largest table that eliminating a variable may make."""
+    near = [f for f in factors if variable in f.scope]
+    labels: dict[Hashable, int] = {}
+    for factor in near:
+        for at, v in enumerate(factor.scope):
+            count = len({key[at] for key in factor.rows})
+            labels[v] = min(labels.get(v, count), count)
+    return math.prod(labels.values())

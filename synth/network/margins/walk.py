@@ -1,0 +1,135 @@
+"""From the outputs of a network to its input: what each rank needs of a tensor, and what it computes.
+
+A reader's computed box must be known before the need of its sources. What is needed and not computed is
+fetched from the owners, once for all readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.network.graph import Network
+from synth.network.grids.box_rows import Array
+from synth.network.margins.boxes import common, hull, reads, sizes, widened
+from synth.network.margins.row_graph import INPUT, RowGraph, RowTensor
+
+ALL_ROWS = 2**40  # a margin that no need exceeds
+Rows = tuple[int, ...]  # the margin of a tensor along d, h and w
+NOTHING: Rows = (0, 0, 0)
+
+
+class Boxes(NamedTuple):
+    """Of a tensor, by rank: what covered readers need, and what the rank computes; see `boxes`."""
+
+    need: Array
+    computed: Array
+
+
+class Cost(NamedTuple):
+    """words: that the most-receiving rank fetches. work: extra multiply-adds of the rank with most."""
+
+    words: int
+    work: float
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The boxes of all tensors of a graph, for some margins."""
+
+    graph: RowGraph
+    boxes: dict[str, Boxes]
+
+    def fetched(self, name: str) -> Array:
+        """Words of a tensor that each rank fetches."""
+        return fetched_words(*self.boxes[name])
+
+    def extra_work(self) -> Array:
+        """Multiply-adds of each rank on rows that others own."""
+        each = (extra_work(self.graph[name], boxes.computed) for name, boxes in self.boxes.items())
+        total: Array = np.sum(list(each), axis=0)
+        return total
+
+    def own_work(self) -> Array:
+        """Multiply-adds of each rank on the rows of covered tensors that it owns."""
+        each = (tensor.work * _positions(tensor.own) for tensor in self.graph.values() if tensor.covered)
+        total: Array = np.sum(list(each), axis=0)
+        return total
+
+    def held_words(self) -> Array:
+        """Words that each rank holds beside its own, at most: of all tensors that are read later."""
+        by = readers(self.graph)
+        places = {name: place for place, name in enumerate(self.graph)}
+        most: Array = np.zeros_like(next(iter(self.graph.values())).own[0, 0])
+        held = most
+        freed: dict[int, Array] = {}
+        for place, (name, tensor) in enumerate(self.graph.items()):
+            more = sizes(hull(*self.boxes[name])) - sizes(tensor.own)
+            held = held + more
+            most = np.maximum(most, held)
+            last = max((places[each.name] for each in by[name]), default=place)
+            freed[last] = freed.get(last, 0) + more
+            held = held - freed.pop(place, 0)
+        return most
+
+    def rounds(self, network: Network, exchanging: Collection[str]) -> int:
+        """The longest chain of fetches and of layers that exchange words, each of which waits for others.
+
+        exchanging: layers that are not covered, and receive words themselves.
+        """
+        depth = {INPUT: self._fetches(INPUT)}
+        for node in network.nodes.values():
+            before = max((depth[name] for name in node.inputs), default=0)
+            depth[node.name] = before + (node.name in exchanging) + self._fetches(node.name)
+        return max(depth.values())
+
+    def _fetches(self, name: str) -> int:
+        return int(name in self.graph and self.fetched(name).max() > 0)
+
+
+def readers(graph: RowGraph) -> dict[str, list[RowTensor]]:
+    """Tensor -> the covered tensors that read it."""
+    found: dict[str, list[RowTensor]] = {name: [] for name in graph}
+    for tensor in graph.values():
+        for source in dict.fromkeys(tensor.sources):
+            found[source].append(tensor)
+    return found
+
+
+def walk(graph: RowGraph, rows: Mapping[str, Rows]) -> Walked:
+    """What every rank needs and computes of every tensor. rows: the margins; none for tensors left out."""
+    by, found = readers(graph), dict[str, Boxes]()
+    for name in reversed(graph):
+        tensor = graph[name]
+        parts = [reads(found[each.name].computed, each.windows, tensor.shape) for each in by[name]]
+        need = reduce(hull, parts, np.zeros_like(tensor.own))
+        found[name] = Boxes(need, computed_box(tensor, need, rows.get(name, NOTHING)))
+    return Walked(graph, {name: found[name] for name in graph})
+
+
+def computed_box(tensor: RowTensor, need: Array, rows: Sequence[int]) -> Array:
+    """What ranks compute of a tensor of which they need some rows."""
+    if not tensor.covered or tensor.joined:
+        return need if tensor.joined else tensor.own
+    return widened(tensor.own, need, (ALL_ROWS,) * len(rows) if tensor.free else rows)
+
+
+def fetched_words(need: Array, computed: Array) -> Array:
+    """What each rank needs and does not compute, in words."""
+    return sizes(need) - sizes(common(need, computed))
+
+
+def extra_work(tensor: RowTensor, computed: Array) -> Array:
+    """Multiply-adds of each rank on rows of a tensor that it does not own."""
+    if not tensor.work:
+        return np.zeros(computed.shape[2])
+    return tensor.work * (_positions(computed) - _positions(tensor.own))
+
+
+def _positions(boxes: Array) -> Array:
+    lengths: Array = (boxes[[0, 2, 3, 4], 1] - boxes[[0, 2, 3, 4], 0]).prod(axis=0)
+    return lengths

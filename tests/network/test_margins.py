@@ -1,0 +1,325 @@
+"""Margins: what ranks need and compute, counted by sets of indices; the choice, against all choices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_networks import RowLayer, random_layers, yaml_of
+
+from synth.base.errors import InputError, UsageError
+from synth.cli.main import main
+from synth.layer.axes import PerAxis
+from synth.machine.file import load_machine
+from synth.network.file import parse_network
+from synth.network.graph import Network, Node
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.margins.choose import choose, evaluated
+from synth.network.margins.row_graph import RowGraph, row_graph
+from synth.network.margins.walk import Walked
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_entry import network_plan_file_schema
+from synth.network.plan.plan_file import NetworkPlanFile
+from synth.network.plan.plan_json import parse_network_plan, to_json
+from synth.network.planner.planner import plan_network
+from synth.network.request import NetworkRequest
+from synth.parallel.given_plan import plans_of_model
+
+Index = tuple[int, ...]
+
+
+def network_of(layers: list[RowLayer]) -> Network:
+    return parse_network(yaml_of(layers), "rows.yaml")
+
+
+def placed(network: Network, rng: random.Random, procs: int, mixed: bool) -> list[PlacedGrid]:
+    """A grid per layer: one for all layers that admit it, or any. Some ranks may be idle."""
+    rows = [
+        axis for axis, size in zip("dhw", network.planned[0].layer.nest.extents[2:5], strict=True) if size > 1
+    ]
+    found, usual = [], _grid(rng, procs, rows)
+    for node in network.planned:
+        assert node.layer is not None
+        axes = [*rows, "k"] if rng.random() < 0.2 else rows
+        grid = _grid(rng, procs, axes) if mixed and rng.random() < 0.4 else usual
+        fits = all(p <= n for p, n in zip(grid, node.layer.nest.extents, strict=True))
+        found.append(PlacedGrid(grid if fits else PerAxis()))
+    return found
+
+
+def _grid(rng: random.Random, procs: int, axes: list[str]) -> PerAxis:
+    grid, left = PerAxis(), procs
+    while left > 1 and axes:
+        part = min(d for d in range(2, left + 1) if left % d == 0)
+        axis = rng.choice(axes)
+        grid, left = grid.with_(axis, getattr(grid, axis) * part), left // part
+    return grid
+
+
+def graph_of(seed: int, procs: int, mixed: bool = True, most: int = 10) -> tuple[Network, RowGraph]:
+    rng = random.Random(seed)
+    while True:
+        network = network_of(random_layers(rng, 1 + seed % 3, most))
+        if network.planned:
+            return network, row_graph(network, placed(network, rng, procs, mixed), procs)
+
+
+def indices(box: np.ndarray) -> set[Index]:
+    """The positions of a box, without channels."""
+    spans = [range(low, high) for at, (low, high) in enumerate(box.tolist()) if at != 1]
+    return set(itertools.product(*spans))
+
+
+def taps(node: Node, at: Index, extents: Index) -> Iterator[Index]:
+    """The positions of its source that a position of a node reads, from the definition of the layer."""
+    layer = node.layer
+    if layer is None:
+        yield at
+        return
+    missing = len(at) - 1 - len(layer.kernel)
+    choices = [[at[dim]] for dim in range(1 + missing)]
+    numbers = zip(layer.kernel, layer.stride, layer.zeros, layer.dilation, strict=True)
+    for dim, (kernel, stride, (before, _), dilation) in enumerate(numbers, 1 + missing):
+        steps = range(0, kernel * dilation, dilation)
+        if layer.transposed:  # a row adds to rows stride * i + tap - padding
+            sums = [at[dim] + before - tap for tap in steps]
+            choices.append([each // stride for each in sums if each % stride == 0])
+        else:
+            choices.append([stride * at[dim] + tap - before for tap in steps])
+    for found in itertools.product(*choices):
+        if all(0 <= row < n for row, n in zip(found, extents, strict=True)):
+            yield found
+
+
+def hull_of(read: set[Index]) -> set[Index]:
+    """All positions of the least box around some."""
+    columns = zip(*read, strict=True)
+    return set(itertools.product(*(range(min(each), max(each) + 1) for each in columns))) if read else set()
+
+
+def check_walk(network: Network, walked: Walked) -> None:
+    """What is read is computed or fetched, nothing else is fetched, and words and work are as said."""
+    graph, procs = walked.graph, next(iter(walked.graph.values())).own.shape[2]
+    for name, tensor in graph.items():
+        extents = (tensor.shape[0], *tensor.shape[2:])
+        words = []
+        for rank in range(procs):
+            need, computed = (indices(boxes[:, :, rank]) for boxes in walked.boxes[name])
+            read = set[Index]()
+            for reader in graph.values():
+                if name in reader.sources:
+                    each = indices(walked.boxes[reader.name].computed[:, :, rank])
+                    read.update(*(taps(network.nodes[reader.name], at, extents) for at in each))
+            assert read <= need
+            assert need == hull_of(read)
+            assert tensor.joined or indices(tensor.own[:, :, rank]) <= computed
+            channels = range(*tensor.own[1, :, rank])
+            kept = len(need & computed) * len(channels)
+            words.append(len(need) * tensor.shape[1] - kept)
+        assert walked.fetched(name).tolist() == words
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from([0, 2, 5, 99]))
+def test_what_is_needed_is_computed_or_fetched_and_counted(seed: int, procs: int, most: int) -> None:
+    network, graph = graph_of(seed, procs)
+    rng = random.Random(seed)
+    rows = {name: tuple(rng.randint(0, most) for _ in range(3)) for name in graph}
+    check_walk(network, evaluated(graph, rows).walked)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 6), st.sampled_from([0.0, 0.05, 0.3, 2.0]))
+def test_the_choice_is_the_best_of_all(seed: int, procs: int, share: float) -> None:
+    _, graph = graph_of(seed, procs, most=6)
+    names = [name for name, tensor in graph.items() if tensor.covered and not tensor.free]
+    tried = (0, 1, 2, 4) if len(names) < 5 else (0, 1, 3)
+    if len(names) > 6:
+        return
+    limit = share * sum(tensor.work * math.prod(tensor.shape[2:]) for tensor in graph.values())
+    best = math.inf
+    for each in itertools.product(tried, repeat=len(names)):
+        made = evaluated(graph, {name: (n,) * 3 for name, n in zip(names, each, strict=True)})
+        work = sum(
+            float((tensor.work * (_positions(made, name) - _positions_owned(tensor.own))).max())
+            for name, tensor in graph.items()
+        )
+        if work <= limit:
+            best = min(best, made.cost)
+    chosen = choose(graph, limit, tried)
+    assert chosen.exact
+    assert chosen.cost == best
+
+
+def _positions(made: object, name: str) -> np.ndarray:
+    return _positions_owned(made.walked.boxes[name].computed)  # type: ignore[attr-defined]
+
+
+def _positions_owned(boxes: np.ndarray) -> np.ndarray:
+    rows = boxes[[0, 2, 3, 4]]
+    return (rows[:, 1] - rows[:, 0]).prod(axis=0)
+
+
+UNETS = [
+    (2, 629_955, 189_068),
+    pytest.param(4, 647_436, 340_144, marks=pytest.mark.slow),
+    pytest.param(8, 335_372, 211_632, marks=pytest.mark.slow),
+]
+UNET = """
+network: unet
+input: [1, 3, 512, 512]
+layers:
+"""
+
+
+def unet_yaml(levels: int = 4, base: int = 64) -> str:
+    """The U-Net of Ronneberger et al. with zero padding: two convolutions at each level, 2 by 2 pooling."""
+    lines, last = [UNET.strip("\n")], "input"
+
+    def add(name: str, entry: str, *sources: str) -> str:
+        lines.append(f"  - {{name: {name}, {entry}, from: [{', '.join(sources)}]}}")
+        return name
+
+    def twice(name: str, last: str, channels: int) -> str:
+        for part in "ab":
+            conv = f"conv2d: {{out_channels: {channels}, kernel: 3, padding: 1}}"
+            last = add(f"{name}{part}r", "relu: {}", add(f"{name}{part}", conv, last))
+        return last
+
+    skips = []
+    for level in range(levels + 1):
+        skips.append(last := twice(f"down{level}", last, base << level))
+        if level < levels:
+            last = add(f"pool{level}", "pool: {kernel: 2}", last)
+    for level in reversed(range(levels)):
+        up = f"conv2d: {{out_channels: {base << level}, kernel: 2, stride: 2, transposed: true}}"
+        last = add(f"cat{level}", "cat: {}", skips[level], add(f"up{level}", up, last))
+        last = twice(f"rise{level}", last, base << level)
+    add("head", "conv2d: {out_channels: 2, kernel: 1}", last)
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(("parts", "none", "some"), UNETS)
+def test_words_of_a_unet(parts: int, none: int, some: int) -> None:
+    """Blocks of an image of 512 by 512; at most a tenth more multiply-adds."""
+    network = parse_network(unet_yaml(), "unet.yaml")
+    grids = [PlacedGrid(PerAxis(h=parts, w=parts))] * len(network.planned)
+    graph = row_graph(network, grids, parts**2)
+    without = evaluated(graph, {})
+    assert without.cost == none
+    work = without.walked.own_work().max()
+    chosen = choose(graph, 0.1 * work)
+    assert (chosen.cost, chosen.exact) == (some, True)
+    assert chosen.walked.extra_work().max() <= 0.1 * work
+    rounds, before = (each.walked.rounds(network, ()) for each in (chosen, without))
+    assert before == 22
+    assert 2 * rounds <= before + 4
+
+
+SMALL = unet_yaml(1, 8).replace("512", "24")
+
+
+def plan_of(recompute: float, procs: int = 4) -> NetworkPlan:
+    """The plan of a small U-Net in inference."""
+    request = NetworkRequest(procs, resident_weights=True, recompute=recompute)
+    return plan_network(parse_network(SMALL, "small.yaml"), request)
+
+
+def test_a_plan_with_margins_counts_them_and_moves_fewer_words() -> None:
+    plan, without = plan_of(0.25), plan_of(0.0)
+    assert without.margins is None
+    assert plan.margins is not None
+    assert plan.cost == sum(plan.layer_costs) + sum(plan.edge_costs.values()) + plan.margins.cost
+    assert plan.cost < without.cost
+    assert plan.margins.extra_work <= 0.25
+    assert plan.margins.rounds < plan.margins.rounds_before
+    graph = row_graph(plan.network, plan.placed_grids, 4)
+    again = evaluated(graph, plan.margins.rows)
+    assert again.words == plan.margins.words
+    assert plan.held_bytes >= without.held_bytes
+
+
+def test_more_work_never_moves_more_words() -> None:
+    costs = [plan_of(share).cost for share in (0.0, 0.02, 0.1, 0.5, 1.0)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < costs[0]
+
+
+def test_a_plan_file_has_the_margins_and_checks_them() -> None:
+    plan = plan_of(0.25)
+    data = to_json(plan)
+    assert parse_network_plan(json.dumps(data), "plan.json") == data
+    jsonschema.validate(data, network_plan_file_schema())
+    assert plan.margins is not None
+    rows = {each["name"]: tuple(each["rows"]) for each in data["margins"]["tensors"] if each["covered"]}
+    assert rows == plan.margins.rows
+    for change, said in (
+        ({"rounds": -1}, "margins.rounds: "),
+        ({"exact": 1}, "margins.exact: "),
+        ({"tensors": []}, "cost is "),
+        ({"tensors": [*data["margins"]["tensors"], data["margins"]["tensors"][0]]}, "names one tensor twice"),
+    ):
+        wrong = {**data, "margins": {**data["margins"], **change}}
+        with pytest.raises(InputError, match=said):
+            parse_network_plan(json.dumps(wrong), "plan.json")
+    forward = {**data, "kept": []}
+    with pytest.raises(InputError, match="the plan is not of inference for words"):
+        parse_network_plan(json.dumps(forward), "plan.json")
+
+
+def test_the_report_tells_what_margins_cost_and_save(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    plan = plan_of(0.25)
+    assert plan.margins is not None
+    asked = ["plan", str(file), "--procs", "4", "--recompute", "25%"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert f"margins: {plan.margins.extra_work:.1%} more multiply-adds" in text
+    assert f"in {plan.margins.rounds} rounds of messages, without margins" in text
+    assert "rows of others" in text
+    assert main([*asked, "--explain"]) == 0
+    assert "words are fetched in place of" in capsys.readouterr().out
+
+
+def test_what_margins_do_not_go_with_is_refused() -> None:
+    machine = load_machine("lassen")
+    known = {"resident_weights": True, "recompute": 0.1}
+    for fields, said in (
+        (
+            {"training": True, "recompute": 0.1},
+            "recompute=0.1 is of inference, but a training step is planned",
+        ),
+        ({"recompute": 0.1}, "is of a forward pass with resident weights and objective words"),
+        ({**known, "objective": "time", "machine": machine}, "and objective words; leave it out"),
+        ({**known, "limit_bytes": 10**9}, "takes memory that a limit does not count; leave out it or memory"),
+        ({"resident_weights": True, "recompute": -0.1}, "recompute is -0.1; it must be from 0"),
+        ({"resident_weights": True, "recompute": "a"}, "recompute is 'a'; it must be from 0"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            NetworkRequest(4, **fields)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is planned for up to 4096 processes, but procs is 8192"):
+        NetworkRequest(8192, **known)  # type: ignore[arg-type]
+
+
+def test_a_plan_with_margins_cannot_be_run_yet() -> None:
+    plan = plan_of(0.25)
+    said = (
+        "the plan of unet computes rows twice, which is planned but cannot be run yet; plan without recompute"
+    )
+    with pytest.raises(UsageError, match=said):
+        plans_of_model(plan, plan.network, 4, inference=True)
+    file = NetworkPlanFile("plan.json", to_json(plan))
+    with pytest.raises(UsageError, match=r"plan.json computes rows twice"):
+        plans_of_model(file, plan.network, 4, inference=True)
