@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.models_survey.entry import LIBRARIES, Entry, entries_of
-from benchmarks.models_survey.look import look
+from benchmarks.models_survey.look import checked, look
 from benchmarks.models_survey.pool import forked
 from benchmarks.models_survey.table import causes, page, row, verdict
 
@@ -68,6 +68,7 @@ def _measured(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
     if args.ranks and "refused" not in one and "failed" not in one:
         from benchmarks.models_survey.ranks import compare
 
+        result |= {"self-check": forked(partial(checked, entry), 0, args.seconds)}
         result |= {"ranks": forked(partial(compare, entry), args.ranks, args.seconds)}
     return result
 

@@ -14,8 +14,11 @@ from benchmarks.models_survey.entry import Entry
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import TracedModel, trace_model
+from synth.parallel.self_check.automatic import automatic_limit
+from synth.parallel.self_check.comparison import Comparison
 from synth.runtime.operators.table import Operators
 from synth.runtime.tracing.expressions import is_expression
+from synth.runtime.tracing.inputs import Inputs
 from synth.runtime.tracing.unsupported import plain_copies
 
 
@@ -45,6 +48,27 @@ def look(entry: Entry, procs: int, planned: bool) -> dict[str, Any]:
         plan_network(traced.network, NetworkRequest(procs, training=True, exact_procs=True))
         found["plan s"] = time.perf_counter() - start
     return found
+
+
+def checked(entry: Entry) -> dict[str, Any]:
+    """What the self-check that `parallelize` makes by itself says of a model, and how long it takes.
+
+    check: its line. check s: seconds. check limit s: those that it may take.
+    """
+    torch.manual_seed(0)
+    model, inputs = entry.make().train(entry.trains), Inputs.of(entry.input)
+    try:
+        traced = trace_model(model, inputs)
+    except ValueError:  # accepted in evaluation alone
+        traced = trace_model(model.eval(), inputs)
+    comparison = Comparison(model, inputs, traced, False, False, "global", automatic_limit)
+    start = time.perf_counter()
+    said = str(comparison.result())
+    return {
+        "check": said,
+        "check s": time.perf_counter() - start,
+        "check limit s": comparison.deadline.seconds,
+    }
 
 
 def sentence(error: BaseException) -> str:

@@ -32,8 +32,9 @@ def compare(entry: Entry) -> dict[str, Any]:
 
     forward: the error of the outputs in evaluation, relative to the largest word. steps: that of the state
     after two steps of SGD; None for a model that is not trained. rounding: where that is not small, what the
-    last bit of the inputs changes in one process. gathered: share of the operations by name.
-    float32: whether the model computes in it by itself. refused, or "refused in training": the sentence.
+    last bit of the inputs changes in one process. planned, received: words of the first step, of the rank
+    where they differ most. gathered: share of the operations by name. float32: whether the model computes in
+    it by itself. refused, or "refused in training": the sentence.
     """
     whole = _model(entry)
     found: dict[str, Any] = {}
@@ -48,7 +49,7 @@ def compare(entry: Entry) -> dict[str, Any]:
             net = synth.parallelize(copy.deepcopy(model, plain_copies(model)), entry.input)
         found["forward"] = _forward(net, model, entry.input)
         if entry.trains and both:
-            found["steps"] = _two_steps(net.train(), model.train(), entry.input)
+            found |= _two_steps(net.train(), model.train(), entry.input)
             if (found["steps"] or 0) > STEPS:
                 found["rounding"] = _rounding(_model(entry).train(), model, entry.input)
     except ValueError as error:
@@ -97,7 +98,7 @@ def _in_training(model: nn.Module, entry: Entry, found: dict[str, Any]) -> Netwo
         found["refused in training"] = sentence(error)
         return None
     if _refused(lambda: copy.deepcopy(net, plain_copies(net)).eval()):
-        found["steps"] = _two_steps(net, copy.deepcopy(model, plain_copies(model)), entry.input)
+        found |= _two_steps(net, copy.deepcopy(model, plain_copies(model)), entry.input)
     return net
 
 
@@ -172,18 +173,41 @@ def _forward(net: Network, model: nn.Module, input: Any) -> float | None:
         return None if dist.get_rank() else error(ours, _outputs(model(*args, **kwargs)))
 
 
-def _two_steps(net: Network, model: nn.Module, input: Any) -> float | None:
-    """The error of the state after two steps of both, on rank 0; None where no parameter gets a gradient."""
+def _two_steps(net: Network, model: nn.Module, input: Any) -> dict[str, Any]:
+    """steps: the error of the state after two steps of both, on rank 0. planned, received: of the first step.
+
+    steps is None where no parameter gets a gradient.
+    """
     if not all(any(p.requires_grad for p in each.parameters()) for each in (net, model)):
-        return None
+        return {"steps": None}
     before = [values.clone() for values in model.state_dict().values()]
     batches = [_batch(model, input, seed) for seed in SEEDS]
+    planned, received = _worst_words(net, batches[0])
+    found: dict[str, Any] = {"steps": None, "planned": planned, "received": received}
     _train(net, batches)
     ours = net.full_state_dict()
     if dist.get_rank():
-        return None
+        return found
     _train(model, batches)
-    return _changed_otherwise(ours, model.state_dict(), before)
+    return {**found, "steps": _changed_otherwise(ours, model.state_dict(), before)}
+
+
+def _worst_words(net: Network, batch: tuple[Any, dict[str, Any]]) -> tuple[int, int]:
+    """Planned and received words of a pass forward and back, of the rank where they differ most.
+
+    The network is as before, but for gradients.
+    """
+    buffers = [(held, held.clone()) for held in net.buffers()]
+    args, kwargs = batch
+    planned, before = net.planned_words().step[dist.get_rank()], net.received()
+    torch.autograd.backward(_loss(_outputs(net(*args, **kwargs))))
+    own = planned, net.received() - before
+    with torch.no_grad():
+        for held, values in buffers:
+            held.copy_(values)
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return max(every, key=lambda pair: abs(pair[0] - pair[1]))
 
 
 def _rounding(first: nn.Module, trained: nn.Module, input: Any) -> float:
@@ -201,10 +225,15 @@ def _train(model: nn.Module, batches: Sequence[tuple[Any, dict[str, Any]]]) -> N
     """A step of SGD for each batch."""
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=0.9)
     for args, kwargs in batches:
-        loss = torch.stack([_whole(out).square().mean() for out in _outputs(model(*args, **kwargs))]).sum()
+        loss = _loss(_outputs(model(*args, **kwargs)))
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
+
+
+def _loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One number that all outputs go into; those of a network as they are, partitioned."""
+    return torch.stack([out.square().mean() for out in outputs]).sum()
 
 
 def _changed_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any], before: Sequence[Any]) -> float:

@@ -67,9 +67,9 @@ def entries() -> list[Entry]:
             ("MobileViTV2", {"image_size": 64, "width_multiplier": 0.25}),
             (2, 3, 64, 64),
         ),
-        (
+        (  # it takes the rate of stage n from the n-th layer of the stage, so that stage needs as many
             "CvtForImageClassification",
-            ("Cvt", {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 1, 1]}),
+            ("Cvt", {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 2, 3]}),
             IMAGE,
         ),
         ("ResNetForImageClassification", ("ResNet", {**stages, "embedding_size": 8}), IMAGE),

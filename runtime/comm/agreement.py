@@ -32,11 +32,16 @@ from synth.runtime.grid.fingerprint import (
     of_tensor,
     read,
 )
+from synth.runtime.grid.launched_job import reason_of
 from synth.runtime.grid.rank_tree import DIRECT, Said
 from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
 CHANGED = "a pass after changes"  # of the network; see `runtime.model.live`
+TOGETHER = (
+    "all ranks must call the same in the same order (compute a loss, a norm or"
+    " full_tensor() on every rank)"
+)
 FORM = struct.Struct(f"={TEXT}s8sq")
 
 
@@ -151,10 +156,15 @@ class Agreement:
         names = [name for name, _, _ in (*noted, *asked)]
         digest = joint(zip(names, seen, strict=True))
         tree = by_tree(self.group, len(self.members))
-        told = (self._told_by_tree if tree else self._told)(
-            what.encode()[:TEXT], digest
-        )
-        self._require_same_call(told.doing)
+        tell = self._told_by_tree if tree else self._told
+        try:
+            told = tell(what.encode()[:TEXT], digest)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"this rank is at {what}{_line()}, where not every rank came:"
+                f" {reason_of(error)}; {TOGETHER}"
+            ) from error
+        self._require_same_call(told.doing, tree)
         self.first_number = int(told.number.text)
         self.numbers_differ = told.number.other >= 0
         if not told.apart and told.words.other < 0:
@@ -219,20 +229,28 @@ class Agreement:
         ranks = [self.members[place] for place in places]
         return GroupTree(self.group, ranks, list(places).index(self.me))
 
-    def _require_same_call(self, told: Said) -> None:
+    def _require_same_call(self, told: Said, tree: bool) -> None:
         if told.other < 0:
             return
-        doing = told.text, told.other_text
-        remedy = (
-            "make the same changes on every rank"
-            if any(each.startswith(CHANGED) for each in doing)
-            else "all ranks must call the same in the same order (compute a"
-            " loss, a norm or full_tensor() on every rank)"
+        doing, places = (told.text, told.other_text), (0, told.other)
+        lines = self._lines(places, tree)
+        changes = any(each.startswith(CHANGED) for each in doing)
+        one, other = (
+            f"rank {self.members[place]} {word}at {text}{lines[place]}"
+            for place, word, text in zip(places, ("is ", ""), doing, strict=True)
         )
-        raise RuntimeError(
-            f"rank {self.members[0]} is at {doing[0]}, but rank"
-            f" {self.members[told.other]} at {doing[1]}: {remedy}"
-        )
+        remedy = "make the same changes on every rank" if changes else TOGETHER
+        raise RuntimeError(f"{one}, but {other}: {remedy}")
+
+    def _lines(self, places: Sequence[int], tree: bool) -> dict[int, str]:
+        """The user's lines at which some ranks are. All ranks call this."""
+        if tree:
+            own = {self.me: _line()} if self.me in places else {}
+            found: dict[int, str] = self._tree.combined(own, lambda a, b: a | b)
+            return found
+        told = [""] * len(self.members)
+        dist.all_gather_object(told, _line(), group=self.group)
+        return {place: told[place] for place in places}
 
     def _difference(self, notes: list[Note], asked: int) -> Difference | None:
         """The first that differs by more than rounding. All ranks call this."""
@@ -268,6 +286,12 @@ class Agreement:
             found, lambda a, b: min((e for e in (a, b) if e is not None), default=None)
         )
         return None if lowest is None else lowest[2]
+
+
+def _line() -> str:
+    """The user's line that is now running, as messages have it."""
+    line = user_line()
+    return "" if line is None else str(line)
 
 
 def _own(place: int, text: bytes, number: int, words: str, apart: bool) -> Told:

@@ -273,7 +273,8 @@ def is_collective(frame: FrameType | None) -> bool:
 
 def is_of_torchs_collective(error: BaseException) -> bool:
     """Whether torch.distributed raised an error: a rank may be lost."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    first = error.__cause__ or error  # of which a sentence was made
+    frames = [frame for frame, _ in traceback.walk_tb(first.__traceback__)]
     return bool(frames) and COLLECTIVES[0] in frames[-1].f_code.co_filename
 
 

@@ -39,6 +39,11 @@ def when_to_check(given: bool | Literal["auto"]) -> bool | Literal["auto"]:
     return given
 
 
+def automatic_limit(step: float) -> float:
+    """Seconds that a comparison may take by itself. step: those of a step of the model in one process."""
+    return max(SECONDS, step)
+
+
 def require_as_model(
     when: bool | Literal["auto"],
     model: nn.Module,
@@ -59,7 +64,7 @@ def require_as_model(
         return
 
     def limit(step: float) -> float:
-        least = max(SECONDS, step) if when == "auto" else float("inf")
+        least = automatic_limit(step) if when == "auto" else float("inf")
         return min(least, PATIENCE * ranks.timeout())
 
     def make() -> Checked:

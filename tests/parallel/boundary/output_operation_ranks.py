@@ -102,3 +102,20 @@ def refused(operation_name: str) -> str:
     except NotImplementedError as fault:
         return str(fault)
     return "nothing"
+
+
+def alone(plan: Any) -> dict[str, str]:
+    """What each operation leads to that the first rank alone calls; all ranks then make another step."""
+    net, _ = network(plan)
+    batch, found = torch.ones(SHAPE, dtype=torch.float64), {}
+    for name, operation in OPERATIONS.items():
+        try:
+            out = net(batch)
+            with warnings.catch_warnings(action="ignore"):
+                if torch.distributed.get_rank() == 0:
+                    operation(out)
+                net(batch).mul(2).square().mean().backward()
+            found[name] = "nothing"
+        except RuntimeError as fault:
+            found[name] = str(fault)
+    return found

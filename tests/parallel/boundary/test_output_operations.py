@@ -43,3 +43,13 @@ def test_a_network_that_refuses_to_gather_names_the_line(ranks: RankPool) -> Non
     for said in ranks.call("refused", "along: qr"):
         assert "linalg_qr has no rule for parts of a tensor (output_operations.py:" in said
         assert "refuse=True; call full_tensor() first" in said
+
+
+def test_an_operation_of_one_rank_alone_waits_for_nobody(ranks: RankPool) -> None:
+    found, *others = ranks.call("alone", {"h": 2, "k": 2})
+    assert all(each == found for each in others)
+    said = {name: text for name, text in found.items() if text != "nothing"}
+    assert len(said) > 40, "most operations exchange words or are given some"
+    for name, text in said.items():
+        assert "rank 0 " in text, (name, text)
+        assert "(output_operation" in text, (name, text)

@@ -77,6 +77,7 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     assert taken < TIMEOUT + SLACK + 1
     assert outcome.codes == [6] * 4
     assert re.search(r"; rank 2 is late, still at .*, at training_faults\.py:\d+", outcome.output)
+    assert re.search(r"this rank is at .* \(training_faults\.py:\d+\), where not every rank", outcome.output)
 
 
 @SLOW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,14 +80,14 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             "parameters",
             "RuntimeError: forward pass 2 with 10 trained parameters: rank 2 has other",
         ),
-        ("frozen", "RuntimeError: rank 0 is at forward pass 2 with 10 trained parameters, but rank 2 at "),
+        ("frozen", "RuntimeError: rank 0 is at forward pass 2 with 10 trained parameters (replica_"),
         (
             "forward",
-            "RuntimeError: rank 0 is at backward pass of forward pass 2, but rank 2 at forward",
+            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2 at forward",
         ),
         (
             "no_sync",
-            "RuntimeError: rank 0 is at backward pass of forward pass 2, but rank 2 at backward",
+            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2 at backward",
         ),
         ("drawn", "RuntimeError: the ranks would draw other words of (8, 3, 3, 3), because"),
         ("check", "RuntimeError: conv.weight has other words on rank "),
@@ -100,7 +101,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 def test_what_differs_is_told_to_all(what: str, text: str, ranks: RankPool) -> None:
     told = ranks.call("refused", what, seconds=60)
     assert len(set(told)) == 1, told
-    assert told[0].startswith(text)
+    assert re.sub(r"py:\d+", "py:*", told[0]).startswith(text)
 
 
 @pytest.mark.parametrize("what", ["", "evaluation"])
