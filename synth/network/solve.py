@@ -121,15 +121,20 @@ def _path(costs: Sequence[Table], pairs: Pairs) -> Solution:
 
 
 def _elimination(costs: Sequence[Table], pairs: Pairs, progress: Progress) -> Solution | None:
-    """Bucket elimination, smallest table first. None if a table would exceed `MAX_TABLE` entries."""
-    factors: list[tuple[tuple[int, ...], Table]] = [((n,), table) for n, table in enumerate(costs)]
-    factors += list(pairs.items())
+    """Bucket elimination, smallest table first. None if a table would exceed `MAX_TABLE` entries.
+
+    A node of one option is no dimension of a table: numpy's have at most 64.
+    """
     sizes = [len(table) for table in costs]
+    factors: list[tuple[tuple[int, ...], Table]] = []
+    for names, table in (*(((n,), table) for n, table in enumerate(costs)), *pairs.items()):
+        free = tuple(n for n in names if sizes[n] > 1)
+        factors.append((free, table.reshape([sizes[n] for n in free])))
     near: list[set[int]] = [set() for _ in costs]
-    for a, b in pairs:
+    for a, b in (names for names, _ in factors if len(names) > 1):
         near[a].add(b)
         near[b].add(a)
-    remaining, trace = set(range(len(costs))), []
+    remaining, trace = {n for n, size in enumerate(sizes) if size > 1}, []
     while remaining:
         node = min(remaining, key=lambda n: (math.prod(sizes[m] for m in near[n]) * sizes[n], n))
         scope = (*sorted(near[node]), node)

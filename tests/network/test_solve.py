@@ -49,6 +49,20 @@ def test_a_long_chain_is_the_shortest_path() -> None:
     assert found.cost == solve(costs, pairs, "path").cost == evaluate(costs, pairs, found.chosen)
 
 
+def test_many_nodes_of_one_option() -> None:
+    """All of 80 nodes are joined, more than a table of numpy has dimensions; two of them have a choice."""
+    random = np.random.default_rng(3)
+    sizes = [3 if n in (7, 60) else 1 for n in range(80)]
+    costs = [random.integers(0, 20, size).astype(float) for size in sizes]
+    pairs = {
+        (a, b): random.integers(0, 20, (sizes[a], sizes[b])).astype(float)
+        for a, b in itertools.combinations(range(80), 2)
+    }
+    for joined in (pairs, {names: table for names, table in pairs.items() if {7, 60} & {*names}}):
+        found = solve(costs, joined, "elimination")
+        assert found.cost == _brute(costs, joined)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("ignore")
 def test_the_mixed_integer_program_agrees(seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -83,11 +82,12 @@ class Comparison:
     def result(self) -> Checked:
         """What was compared, or why it could not be. Raises `CheckError` where the two differ."""
         from synth.runtime.model.self_check.deadline import OutOfTime
-        from synth.runtime.model.self_check.untouched import untouched
+        from synth.runtime.model.self_check.untouched import collected, untouched
 
         name = type(self.model).__name__
         try:
             with ExitStack() as inside:
+                inside.enter_context(collected())
                 inside.enter_context(untouched(self.full.device))
                 inside.enter_context(silence())
                 inside.enter_context(self.deadline)
@@ -97,12 +97,11 @@ class Comparison:
         except OutOfTime:
             reason = f"it takes longer than the {self.deadline.seconds:.1f} s that it may"
             return Checked(name, seconds=self.deadline.passed, reason=reason)
-        finally:
-            gc.collect()  # a network refers to itself
 
     def _compared(self, name: str) -> Checked:
         import torch
 
+        self._require_checked_indices()
         dtypes = [torch.float64] if self.full.device.type != "mps" else []
         failed: Exception | None = None
         for wide in (*dtypes, None):
@@ -123,6 +122,21 @@ class Comparison:
         raise failed or NotComparedError("nothing can be computed")
 
     # -- values --------------------------------------------------------------------------------------------
+
+    def _require_checked_indices(self) -> None:
+        """Raises `NotComparedError` for calls that read foreign memory where their indices are wrong.
+
+        Only values that the user gives are then known to be right.
+        """
+        from synth.runtime.model.self_check.twins import place_of_node
+        from synth.runtime.tracing.recorded import function_name
+
+        for node in () if self.whole else self.full.graph.nodes:
+            unsafe = node.kwargs.get("unsafe") or "unsafe_" in function_name(node.target)
+            if node.op == "call_function" and unsafe:
+                raise NotComparedError(
+                    f"{place_of_node(node)} does not check its indices; give inputs with values", final=True
+                )
 
     def _require_memory(self, ratio: float, wide: torch.dtype | None) -> None:
         """Raises `NotComparedError` for a model that this process cannot hold several times.
@@ -160,6 +174,7 @@ class Comparison:
         self._require_memory(words(own.specs) / max(1, words(Arguments(self.model, every[0]).specs)), wide)
         model, examples, failed = in_dtype(self.model, wide), own.examples(), ""
         for inputs in every:
+            self.deadline.look()
             arguments = Arguments(model, inputs)
             ratio = words(own.specs) / max(1, words(arguments.specs))
             pairs = zip(examples, arguments.specs, strict=True)
@@ -237,8 +252,18 @@ class Comparison:
         recipe = NetworkRecipe(alone, None, asked, None, options, self.inference)
         prepared = PreparedModel(sample.traced, {}, None, False)
         parts = recipe.parts(sample.inputs, prepared)
+        parts = parts._replace(make=self._timely(parts.make))
         network = Network(sample.model, parts, alone)
         return Pair(sample.model, network, parts.graph, sample.arguments, sample.values, asked)
+
+    def _timely(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes a layer, as long as there is time."""
+
+        def made(*given: Any) -> Any:
+            self.deadline.look()
+            return make(*given)
+
+        return made
 
     def _modes(self, pair: Pair, sure: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The modes in which the two were compared, and what was left out.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -26,6 +28,7 @@ from synth.runtime.layers.norms.layer_norm import LayerNorm
 from synth.runtime.layers.rows.reduction import Reduction
 from synth.runtime.layers.steps.dropout import Drop
 from synth.runtime.model import network
+from synth.runtime.model.network import Network
 from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.operators.call import Call
 from synth.runtime.tracing import trace
@@ -289,6 +292,47 @@ def test_model_and_process_stay_as_they_were() -> None:
         assert after["values"][name][:2] == (key, version)
         assert torch.equal(after["values"][name][2], values)
     assert model.calls_made == 1
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_was_compared_is_freed(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[weakref.ref[Network]]()
+    old = Network.__init__
+
+    def noted(self: Network, *given: Any) -> None:
+        old(self, *given)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Network, "__init__", noted)
+    if frozen:
+        gc.freeze()
+    before = gc.get_freeze_count()
+    try:
+        assert synth.check(Residual(), (4, 3, 8, 8)).done
+        assert bool(gc.get_freeze_count()) == bool(before)
+    finally:
+        gc.unfreeze()
+    assert made
+    assert not any(each() for each in made)
+
+
+class Segments(nn.Module):
+    """Adds rows up, and trusts the lengths that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return torch.segment_reduce(self.layer(x), "sum", lengths=lengths, unsafe=True)
+
+
+def test_a_call_that_trusts_its_indices_runs_on_given_values_alone() -> None:
+    values, lengths = torch.randn(6, 4), torch.tensor([2, 4])
+    found = synth.check(Segments(), synth.Inputs((6, 4), lengths))
+    assert "segment_reduce (test_check.py:" in found.reason
+    assert "give inputs with values" in found.reason
+    assert synth.check(Segments(), synth.Inputs(values, lengths)).done
 
 
 # -- values --------------------------------------------------------------------------------------------------
