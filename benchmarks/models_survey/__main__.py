@@ -24,7 +24,7 @@ from rich.console import Console
 from benchmarks.models_survey.entry import LIBRARIES, Entry, entries_of
 from benchmarks.models_survey.look import checked, look
 from benchmarks.models_survey.pool import forked
-from benchmarks.models_survey.table import causes, page, row, verdict
+from benchmarks.models_survey.table import FURTHER, causes, page, row, verdict
 
 RESULTS = Path(__file__).parents[1] / "results" / "models-survey.md"
 
@@ -57,7 +57,10 @@ def main() -> None:
     console.print("\n".join(causes(found)), markup=False, highlight=False)
     console.print(verdict(found), markup=False)
     if args.output:
-        args.output.write_text(page(found, missing, args.ranks))
+        output = args.output
+        if output == RESULTS and all(each["library"] in FURTHER for each in found):
+            output = RESULTS.with_name("models-survey-further.md")
+        output.write_text(page(found, missing, args.ranks))
 
 
 def _measured(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
@@ -90,7 +93,14 @@ def _arguments() -> argparse.Namespace:
         default=[],
         help="take models from earlier --json files; later ones count",
     )
-    parser.add_argument("-o", "--output", type=Path, nargs="?", const=RESULTS, help=f"write {RESULTS.name}")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        nargs="?",
+        const=RESULTS,
+        help=f"write {RESULTS.name}, or that of the further models",
+    )
     return parser.parse_args()
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any
+
+from benchmarks.models_survey.entry import WRITTEN_OUT
+from synth.parallel.self_check.automatic import SECONDS
 
 LITTLE = 0.02  # of the multiply-adds: what may be gathered
 FORWARD, STEPS = 1e-8, 1e-6  # relative errors that count as equal, in float64
@@ -11,8 +15,23 @@ SINGLE = 1e-5  # the same for models that compute in float32 whatever their para
 ROUNDING = 4.0  # times what the last bit of the inputs changes in one process counts as equal, too
 LARGEST = 1e-3  # error that may count as equal for that reason
 
+FURTHER = ("transformers", *WRITTEN_OUT[1:])
+CHOSEN = (
+    "These models were chosen before their first run, for what the models of other libraries have "
+    "seldom: masks, complex weights, learned queries, several inputs, detection, recurrence. Those of "
+    "transformers are of that library; the others are written out after their papers, small. Words are "
+    "those that a rank receives in a forward and a backward pass, planned and counted, of the rank "
+    "where these differ most. The seconds of the self-check that `parallelize` makes by itself are "
+    "those of one core; it may take as long as a step of the model in one process, or 2 s, and is "
+    "skipped where it would take longer. It looks at the clock between calls, so 5 % more count as "
+    "kept."
+)
 Found = dict[str, Any]
-HEADS = ("library", "model", "parameters", "gathered", "forward", "two steps", "plan s", "remark")
+LATE = 1.05  # times its limit that a self-check may take: it looks at the clock between calls
+HEADS = (
+    *("library", "model", "parameters", "gathered", "forward", "two steps"),
+    *("words", "self-check s", "plan s", "remark"),
+)
 
 
 def cells(found: Found) -> list[str]:
@@ -32,9 +51,35 @@ def cells(found: Found) -> list[str]:
         f"{sum(gathered(found).values()):.1%}" if "operations" in found else "",
         _error(ranks.get("forward"), _bound(found, FORWARD)),
         _error(ranks.get("steps"), _bound(found, STEPS)),
+        words(found),
+        self_check(found),
         f"{found['plan s']:.1f}" if "plan s" in found else "",
         remark,
     ]
+
+
+def words(found: Found) -> str:
+    """Words that a rank receives in a step, as planned and counted; both where they differ."""
+    ranks = found.get("ranks", {})
+    if "planned" not in ranks:
+        return ""
+    planned, received = ranks["planned"], ranks["received"]
+    return f"{planned:,}" if planned == received else f"{planned:,} planned, {received:,} received"
+
+
+def self_check(found: Found) -> str:
+    """Seconds of the self-check, and its limit where that is not the usual one."""
+    own = found.get("self-check", {})
+    if "check s" not in own:
+        return ""
+    limit = "" if own["check limit s"] == SECONDS else f" of {own['check limit s']:.1f}"
+    return f"{own['check s']:.1f}{limit}{'' if own['compared'] else ', skipped'}"
+
+
+def keeps_limit(found: Found) -> bool:
+    """Whether the self-check took no longer than it may."""
+    own = found["self-check"]
+    return bool(own["check s"] <= LATE * own["check limit s"])
 
 
 def gathered(found: Found) -> dict[str, float]:
@@ -92,7 +137,7 @@ def row(found: Found) -> str:
     return "  ".join(each.ljust(width) for each, width in zip(cells(found), WIDTHS, strict=True)).rstrip()
 
 
-WIDTHS = (11, 40, 12, 8, 8, 8, 6, 0)
+WIDTHS = (11, 40, 12, 8, 8, 8, 9, 12, 6, 0)
 
 
 def verdict(found: list[Found]) -> str:
@@ -106,7 +151,20 @@ def verdict(found: list[Found]) -> str:
         both = [each for each in compared if equal(each)]
         text += f"; of those that were run, {_share(forward, compared)} equal one process in the forward pass"
         text += f", and {_share(both, compared)} in two steps of training, too"
-    return f"{text}; on {_share(little, found)}, nothing that costs more than {LITTLE:.0%} is gathered."
+    text += f"; on {_share(little, found)}, nothing that costs more than {LITTLE:.0%} is gathered."
+    counted = [each for each in found if "planned" in each.get("ranks", {})]
+    if counted:
+        same = [each for each in counted if each["ranks"]["planned"] == each["ranks"]["received"]]
+        text += f" Ranks receive as many words as planned on {_share(same, counted)}."
+    checks = [each for each in found if "check s" in each.get("self-check", {})]
+    if checks:
+        kept = [each for each in checks if keeps_limit(each)]
+        done = [each for each in checks if each["self-check"]["compared"]]
+        text += (
+            f" The self-check keeps its limit on {_share(kept, checks)}, and is done on"
+            f" {_share(done, checks)}."
+        )
+    return text
 
 
 def out_of_time(found: Found) -> bool:
@@ -158,7 +216,11 @@ def _kind(reason: str) -> str:
 
 def page(found: list[Found], missing: list[str], ranks: int) -> str:
     """The page of results."""
-    lines = ["# Convolutional models of four libraries", "", verdict(found), ""]
+    further = all(each["library"] in FURTHER for each in found)
+    title = f"{len(found)} further models" if further else "Convolutional models of four libraries"
+    lines = [f"# {title}", "", verdict(found), ""]
+    if further:
+        lines += [*textwrap.wrap(CHOSEN, 120), ""]
     if missing:
         lines += [f"Not installed: {', '.join(missing)}.", ""]
     if ranks:

@@ -24,6 +24,7 @@ from synth.runtime.model.checks.uses import (
     NO_WRAPPER,
     refuse_recording,
     require_eager,
+    require_no_sharding,
 )
 from synth.runtime.model.checks.versions import Before, of_pass, stored
 from synth.runtime.model.compiled import (
@@ -35,7 +36,7 @@ from synth.runtime.model.compiled import (
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
-from synth.runtime.model.live.original import Original
+from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
 from synth.runtime.model.planned_words import (
@@ -152,6 +153,14 @@ class Network(Shown):
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_recording("torch.jit.script")
+
+    def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
+        """A hook of the user, which sees what the network is given.
+
+        Raises `ValueError` for that of torch's `fully_shard`.
+        """
+        require_no_sharding(hook)
+        return super().register_forward_pre_hook(hook, **options)
 
     # -- use ------------------------------------------------------------------------
 
@@ -298,11 +307,23 @@ class Network(Shown):
             agree(f"{CHANGED} ({changes})")
         require_followed(changes, self.program.modes, self._traced_modes, self)
         if original is not None and strays:
+            self._require_values(original)
             original.require_followed(watch, settings)
         if changes.anew:
             self._plan_anew(str(changes))
             found = watch.described()
         watch.renew(found)
+
+    def _require_values(self, original: Original) -> None:
+        """Raise `ValueError` for a parameter of the given model with another value."""
+        missed = original.missed(self)
+        if missed:
+            self.ranks.require_all(f"{CHANGED} ({missed} of the given model)")
+            raise ValueError(
+                f"{missed} was changed {ELSEWHERE} parameters of its own; load its"
+                " values by net.load_full_state_dict(model.state_dict()), set its"
+                f" requires_grad there, {COPY}"
+            )
 
     def _plan_anew(self, what: str) -> None:
         """Plan the model that this has become. Its tensors stay where they are."""

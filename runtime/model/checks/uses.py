@@ -30,6 +30,16 @@ NO_WRAPPER = Refused(
 )
 
 
+def require_no_sharding(hook: object) -> None:
+    """Raise `ValueError` for the hook by which `fully_shard` begins."""
+    if type(getattr(hook, "__self__", None)).__name__ == "FSDPState":  # not imported
+        raise ValueError(
+            "a network of synth.parallelize holds its parameters in parts itself; do"
+            " not call fully_shard on it, but give parallelize a mesh of two dimensions"
+            " for replicas"
+        )
+
+
 def require_eager(args: Any, kwargs: Any) -> None:
     """Raise `ValueError` where another program records or transforms the call."""
     jit: Any = torch.jit

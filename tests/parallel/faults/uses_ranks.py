@@ -75,6 +75,7 @@ CALLS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
         lambda p: torch.func.functional_call(net, p, (x,)).full_tensor().sum()
     )(dict(net.named_parameters())),
     "DistributedDataParallel": lambda net, x: nn.parallel.DistributedDataParallel(net),
+    "fully_shard": lambda net, x: fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),))),
     "pickle": lambda net, x: pickle.dumps(net),
     "share_memory": lambda net, x: net.share_memory(),
 }

@@ -194,6 +194,40 @@ def originals(plan: str) -> tuple[list[str], float]:
     return said, largest_error(net, alone, 2)
 
 
+def values_of_original(plan: str) -> tuple[list[str], float]:
+    """Values of the model that was given to parallelize. What a pass says, and the error at the end."""
+    torch.manual_seed(0)
+    model = Model().double()
+    net, said = synth.parallelize(model, SHAPE, plan=PLANS[plan]), list[str]()
+    alone = copy.deepcopy(model)
+    model.load_state_dict({key: values * 1.5 for key, values in model.state_dict().items()})
+    said.append(sentence_of(net))
+    net.load_full_state_dict(model.state_dict())
+    alone.load_state_dict(model.state_dict())
+    said.append(sentence_of(net))
+    model.head.requires_grad_(False)
+    said.append(sentence_of(net))
+    for each in (net, alone):
+        each.head.requires_grad_(False)
+    said.append(sentence_of(net))
+    kept = model.conv.weight.data
+    model.conv.weight.data = torch.zeros_like(kept)
+    said.append(sentence_of(net))
+    model.conv.weight.data = kept.clone()
+    said.append(sentence_of(net))
+    with torch.no_grad():
+        model.tail[0].bias.mul_(2 if torch.distributed.get_rank() == 0 else 1)
+    said.append(sentence_of(net))
+    with torch.no_grad():
+        model.tail[0].bias.div_(2 if torch.distributed.get_rank() == 0 else 1)
+    said.append(sentence_of(net))
+    for _ in range(said.count("")):
+        alone(batch(1))
+    for each in (net, alone, model):  # which is trained alike
+        step(each, 2)
+    return said, largest_error(net, alone, 4)
+
+
 def forgotten() -> bool:
     """Whether a network keeps the model that it was made of alive."""
     model = Model().double()

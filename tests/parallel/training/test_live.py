@@ -79,6 +79,19 @@ def test_a_change_of_the_model_that_was_given_is_refused(two: RankPool) -> None:
         assert error < 1e-8
 
 
+@pytest.mark.parametrize("plan", ["rows", "filters"])
+def test_values_of_the_model_that_was_given_are_not_ignored(plan: str, two: RankPool) -> None:
+    found = two.call("values_of_original", plan)
+    for said, error in found:
+        assert [bool(each) for each in said] == [True, False, True, False, True, False, True, False]
+        for text, name in zip(said[0:6:2], ("conv.weight", "head.weight", "conv.weight"), strict=True):
+            assert text.startswith(f"{name} was changed on the model that was given to parallelize, but not")
+            assert "net.load_full_state_dict(model.state_dict())" in text
+        assert "make the same changes on every rank" in said[6]
+        assert error < 1e-8
+    assert found[0][0] == found[1][0]
+
+
 def test_the_model_that_was_given_is_not_kept(two: RankPool) -> None:
     assert all(two.call("forgotten"))
 

@@ -83,11 +83,13 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         ("frozen", "RuntimeError: rank 0 is at forward pass 2 with 10 trained parameters (replica_"),
         (
             "forward",
-            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2 at forward",
+            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2"
+            " at forward",
         ),
         (
             "no_sync",
-            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2 at backward",
+            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2"
+            " at backward",
         ),
         ("drawn", "RuntimeError: the ranks would draw other words of (8, 3, 3, 3), because"),
         ("check", "RuntimeError: conv.weight has other words on rank "),
