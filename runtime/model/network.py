@@ -218,9 +218,9 @@ class Network(Shown):
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)
-        program.ranks.note(
-            "requires_grad or no_grad() of the network", [self._trained()]
-        )
+        trained, dtypes = self._of_parameters()
+        program.ranks.note("requires_grad or no_grad() of the network", [trained])
+        program.ranks.note("dtype of the network", [dtypes])
         draws = program.seeds.offer(given[0].device)
         shards = entered(batches, places, program.ranks, what + alone)
         if draws:
@@ -282,11 +282,14 @@ class Network(Shown):
             follow(program.steps[name], modules[own], modules[maker])
         program.follows = stamp
 
-    def _trained(self) -> int:
-        """A number for which parameters are trained in this pass."""
-        held = (stored(*place) for place in self._places.values())
+    def _of_parameters(self) -> tuple[int, int]:
+        """Numbers for which of them are trained in this pass, and for their dtypes."""
+        held = [stored(*place) for place in self._places.values()]
+        there = [each for each in held if each is not None]
         trained = [each is not None and each.requires_grad for each in held]
-        return zlib.crc32(repr((torch.is_grad_enabled(), trained)).encode())
+        dtypes = repr([each.dtype for each in there])
+        recorded = repr((torch.is_grad_enabled(), trained))
+        return zlib.crc32(recorded.encode()), zlib.crc32(dtypes.encode())
 
     def _follow_changes(self) -> None:
         """Do as the user's modules now say, or plan anew what they are.

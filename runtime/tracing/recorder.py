@@ -174,7 +174,8 @@ class Recorder(TorchFunctionMode):
                 self.changed_constants.append((values, func))
         if not results and word in SETTERS:
             for values in used:
-                if computed or not sets_requires_grad(func):
+                # True changes no value and no gradient of a parameter
+                if not sets_requires_grad(func) or (computed and not args[-1]):
                     self.changes.refuse(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):

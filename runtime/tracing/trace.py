@@ -11,6 +11,9 @@ from __future__ import annotations
 import copy
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +30,8 @@ UNKNOWN_SHAPE = (
     r"aten::(\w+).* no fake impl or Meta kernel"
     r"|The register_meta function for torch\.(\w+)"
 )
+
+READS_VALUES = "forward reads the values of tensors in Python"
 
 
 def traced(
@@ -73,7 +78,44 @@ def _run(
     device: str,
     seen: Attributes,
 ) -> fx.Graph:
-    """The graph of one run: in training (True), in evaluation, or as the model is."""
+    """The graph of one run: in training (True), in evaluation, or as the model is.
+
+    Where forward reads values, it runs again as it does for `torch.export`. Libraries
+    then leave out shorter ways that they take for some values alone, as those of a mask
+    that hides nothing.
+    """
+    record = partial(_recorded, model, given, dtype, mode, device, seen)
+    try:
+        return record()
+    except ValueError as error:
+        if READS_VALUES not in str(error):
+            raise
+        try:
+            with _as_exported():
+                return record()
+        except ValueError:
+            raise error from error.__cause__
+
+
+@contextmanager
+def _as_exported() -> Iterator[None]:
+    """`torch.compiler.is_exporting()` is true in here."""
+    compiler: Any = torch.compiler
+    before, compiler._is_exporting_flag = compiler._is_exporting_flag, True
+    try:
+        yield
+    finally:
+        compiler._is_exporting_flag = before
+
+
+def _recorded(
+    model: nn.Module,
+    given: Arguments,
+    dtype: torch.dtype,
+    mode: bool | None,
+    device: str,
+    seen: Attributes,
+) -> fx.Graph:
     # copied before the move to "meta": the user's model keeps its values
     empty = copy.deepcopy(model, plain_copies(model)).to("meta")
     if mode is not None:
@@ -113,8 +155,7 @@ def _reason(error: Exception) -> str:
         )
     if re.search("meta tensor|it's on meta", reason):  # which has no values
         reason += (
-            "; forward reads the values of tensors in Python, which a graph does"
-            " not show: compute with tensors instead, as by torch.where, or read"
-            " the values before"
+            f"; {READS_VALUES}, which a graph does not show: compute with tensors"
+            " instead, as by torch.where, or read the values before"
         )
     return reason

@@ -151,6 +151,10 @@ CASES: dict[str, tuple[Callable[[Any, Any, float], Any], str]] = {
         lambda net, x, n: (next(net.parameters()).requires_grad_(not n), net(x).sum().backward()),
         "requires_grad or no_grad() of the network",
     ),
+    "a dtype": (
+        lambda net, x, n: (net.to(torch.float32 if n else torch.float64), net(x)),
+        "dtype of the network",
+    ),
     "recorded gradients": (
         lambda net, x, n: without_gradients(net, x) if n else net(x),
         "requires_grad or no_grad() of the network",
@@ -186,11 +190,11 @@ def outcomes(plan: Any, differ: bool) -> dict[str, str]:
     net, whole = network(plan)
     found = {}
     for name in CASES:
-        net.train().requires_grad_()
+        net.train().requires_grad_().double()
         net.zero_grad()
         net.load_full_state_dict(whole.state_dict())
         found[name] = outcome(name, plan, differ)
-    net.train().requires_grad_()
+    net.train().requires_grad_().double()
     net.load_full_state_dict(whole.state_dict())
     apart = (net(drawn(0, *SHAPE)).full_tensor() - whole(drawn(0, *SHAPE))).abs().max()
     found["afterwards"] = "right" if float(apart) < 1e-10 else f"{float(apart)} off"

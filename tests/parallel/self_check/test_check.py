@@ -335,6 +335,29 @@ def test_a_call_that_trusts_its_indices_runs_on_given_values_alone() -> None:
     assert synth.check(Segments(), synth.Inputs(values, lengths)).done
 
 
+class Shorter(nn.Module):
+    """Leaves a mask out that hides nothing, but not where it is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        if not torch.compiler.is_exporting() and bool(mask.all()):
+            return out
+        out.requires_grad = True  # as models do for checkpoints
+        return out * mask
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_shorter_way_for_some_values_is_left_out(hidden: int) -> None:
+    mask = torch.ones(4, 1, 8, 8, dtype=torch.bool)
+    mask[:hidden] = False
+    assert synth.check(Shorter(), synth.Inputs((4, 3, 8, 8), mask)).done
+    assert not torch.compiler.is_exporting()
+
+
 # -- values --------------------------------------------------------------------------------------------------
 
 
