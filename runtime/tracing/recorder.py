@@ -174,8 +174,7 @@ class Recorder(TorchFunctionMode):
                 self.changed_constants.append((values, func))
         if not results and word in SETTERS:
             for values in used:
-                # True changes no value and no gradient of a parameter
-                if not sets_requires_grad(func) or (computed and not args[-1]):
+                if computed or not sets_requires_grad(func):
                     self.changes.refuse(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):

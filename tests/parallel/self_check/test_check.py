@@ -346,7 +346,6 @@ class Shorter(nn.Module):
         out: torch.Tensor = self.layer(x)
         if not torch.compiler.is_exporting() and bool(mask.all()):
             return out
-        out.requires_grad = True  # as models do for checkpoints
         return out * mask
 
 
