@@ -123,9 +123,10 @@ def _is_alike(values: torch.Tensor, network: nn.Module, name: str) -> bool:
         return True  # other modules are in the network by now
     if mine.requires_grad != values.requires_grad or mine.dtype != values.dtype:
         return False
-    own, words = mine.detach(), values.detach()
-    if isinstance(own, PartitionedTensor):
-        own, words = own._local, own._partition.cut(words)
+    held: torch.Tensor = mine
+    own, words = held.detach(), values.detach()
+    if isinstance(held, PartitionedTensor):
+        own, words = held._local.detach(), held._partition.cut(words)
     if not own.numel():
         return True
     most = float(words.abs().nan_to_num().max())
