@@ -39,7 +39,7 @@ class Original:
         self.watch: Watch | None = Watch(model, attributes)
         self.network = network
         self.modes: Facts = {}  # of the model when the network was put into its own
-        self.parameters = dict(model.named_parameters())
+        self.parameters, self.trained = dict(model.named_parameters()), False
         self.values = [*map(_counted, self.parameters.values())]
         weakref.finalize(model, self.forget).atexit = False
 
@@ -66,13 +66,17 @@ class Original:
     def missed(self, network: nn.Module) -> str:
         """A parameter that was changed, but not on the network; "" for none.
 
-        Each rank compares the words that it has.
+        Each rank compares the words that it has. A model that has gradients is trained
+        by itself, beside the network.
         """
+        self.trained |= any(each.grad is not None for each in self.parameters.values())
         found = [*map(_counted, self.parameters.values())]
         for (name, own), now, before in zip(
             self.parameters.items(), found, self.values, strict=True
         ):
-            if now != before and not _is_alike(own, network, name):
+            if self.trained or now == before:
+                continue
+            if not _is_alike(own, network, name):
                 return name
         self.values = found
         return ""
