@@ -151,10 +151,6 @@ CASES: dict[str, tuple[Callable[[Any, Any, float], Any], str]] = {
         lambda net, x, n: (next(net.parameters()).requires_grad_(not n), net(x).sum().backward()),
         "requires_grad or no_grad() of the network",
     ),
-    "a dtype": (
-        lambda net, x, n: (net.to(torch.float32 if n else torch.float64), net(x)),
-        "dtype of the network",
-    ),
     "recorded gradients": (
         lambda net, x, n: without_gradients(net, x) if n else net(x),
         "requires_grad or no_grad() of the network",
@@ -190,11 +186,11 @@ def outcomes(plan: Any, differ: bool) -> dict[str, str]:
     net, whole = network(plan)
     found = {}
     for name in CASES:
-        net.train().requires_grad_().double()
+        net.train().requires_grad_()
         net.zero_grad()
         net.load_full_state_dict(whole.state_dict())
         found[name] = outcome(name, plan, differ)
-    net.train().requires_grad_().double()
+    net.train().requires_grad_()
     net.load_full_state_dict(whole.state_dict())
     apart = (net(drawn(0, *SHAPE)).full_tensor() - whole(drawn(0, *SHAPE))).abs().max()
     found["afterwards"] = "right" if float(apart) < 1e-10 else f"{float(apart)} off"
@@ -216,6 +212,18 @@ def alone(plan: Any) -> list[str]:
         except RuntimeError as fault:
             said.append(str(fault))
     return said
+
+
+def other_dtype(plan: Any) -> str:
+    """What is said of a network that the last rank alone has put into float32."""
+    net = synth.parallelize(copy.deepcopy(network(plan)[1]), SHAPE, plan=plan)
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        net.float()
+    try:
+        net(drawn(0, *SHAPE))
+    except RuntimeError as fault:
+        return str(fault)
+    return "nothing"
 
 
 class Scaled(nn.Module):

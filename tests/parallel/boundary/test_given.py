@@ -47,6 +47,12 @@ def test_a_rank_may_look_at_its_own_part_alone(pools: RankPools) -> None:
         assert "(to_local() gives the own part)" in other
 
 
+def test_a_dtype_of_one_rank_alone_is_refused_on_all(pools: RankPools) -> None:
+    told = pools(4).call("other_dtype", {"h": 2, "k": 2})
+    assert all(each == told[0] for each in told)
+    assert "forward pass 1: rank " in told[0]
+
+
 @pytest.mark.parametrize(("procs", "plan"), PLANS, ids=str)
 def test_gradients_of_wholes_are_those_of_one_process(procs: int, plan: Any, pools: RankPools) -> None:
     for found in pools(procs).call("gradients_of_wholes", plan):
