@@ -47,7 +47,7 @@ def cells(found: Found) -> list[str]:
     return [
         found["library"],
         found["name"],
-        f"{found.get('parameters', 0):,}",
+        f"{found['parameters']:,}" if "parameters" in found else "",
         f"{sum(gathered(found).values()):.1%}" if "operations" in found else "",
         _error(ranks.get("forward"), _bound(found, FORWARD)),
         _error(ranks.get("steps"), _bound(found, STEPS)),
@@ -143,7 +143,8 @@ WIDTHS = (11, 40, 12, 8, 8, 8, 9, 12, 6, 0)
 def verdict(found: list[Found]) -> str:
     """The headline."""
     runs = [each for each in found if accepted(each)]
-    little = [each for each in runs if most_gathered(each) <= LITTLE]
+    looked = [each for each in found if "operations" in each or not accepted(each)]
+    little = [each for each in runs if "operations" in each and most_gathered(each) <= LITTLE]
     compared = [each for each in found if "ranks" in each and not out_of_time(each)]
     text = f"{_share(runs, found)} models are accepted"
     if compared:
@@ -151,7 +152,7 @@ def verdict(found: list[Found]) -> str:
         both = [each for each in compared if equal(each)]
         text += f"; of those that were run, {_share(forward, compared)} equal one process in the forward pass"
         text += f", and {_share(both, compared)} in two steps of training, too"
-    text += f"; on {_share(little, found)}, nothing that costs more than {LITTLE:.0%} is gathered."
+    text += f"; on {_share(little, looked)}, nothing that costs more than {LITTLE:.0%} is gathered."
     counted = [each for each in found if "planned" in each.get("ranks", {})]
     if counted:
         same = [each for each in counted if each["ranks"]["planned"] == each["ranks"]["received"]]
@@ -230,8 +231,8 @@ def page(found: list[Found], missing: list[str], ranks: int) -> str:
             f" {STEPS:.0e}); {SINGLE:.0e} where a model computes in float32 by itself. Some steps are not"
             " continuous: one process, too, gives other values if the last bit of its inputs changes;"
             f" up to {ROUNDING:.0f} times that difference counts as equal. Gathered is the share of the"
-            " multiply-adds that every rank computes. A model without errors was only traced, or its"
-            " ranks had no answer in time.",
+            " multiply-adds that every rank computes. A model without errors was only traced or compared by"
+            " the self-check, or its ranks had no answer in time.",
             "",
         ]
     lines += [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]

@@ -37,6 +37,7 @@ OF_CALLS = {
     },
     **dict.fromkeys(("vmap", "grad", "grad of parameters"), "call the network itself, and backward"),
     "DistributedDataParallel": "do not wrap it",
+    "fully_shard": "do not call fully_shard on it, but give parallelize a mesh of two dimensions",
     "pickle": "save net.full_state_dict",
     "share_memory": "call full_tensor",
 }
