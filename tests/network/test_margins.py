@@ -122,7 +122,7 @@ def check_walk(network: Network, walked: Walked) -> None:
             assert read <= need
             assert need == hull_of(read)
             assert tensor.joined or indices(tensor.own[:, :, rank]) <= computed
-            channels = range(*tensor.own[1, :, rank])
+            channels = range(*walked.boxes[name].computed[1, :, rank])
             kept = len(need & computed) * len(channels)
             words.append(len(need) * tensor.shape[1] - kept)
         assert walked.fetched(name).tolist() == words
