@@ -69,7 +69,7 @@ NO_NAMES = {
     "pickle",
     "subprocess",
 }
-DUNDERS = {"__init__", "__name__", "__doc__"}
+DUNDERS = {"__init__", "__name__", "__doc__", "__version__"}
 NO_ATTRIBUTES = {"load", "hub", "jit", "utils", "compile"}  # of torch: what reads, builds or runs other code
 
 

@@ -27,7 +27,12 @@ import torch.distributed as dist
 
 import synth.runtime
 from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK
-from synth.runtime.grid.launched_job import agent_store, ends_within, reason_of
+from synth.runtime.grid.launched_job import (
+    agent_store,
+    ends_within,
+    reason_of,
+    store_keeper,
+)
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
 from synth.runtime.grid.local_processes import is_orphan
 from synth.runtime.grid.ranks import Ranks, use_of
@@ -48,8 +53,7 @@ class TrainingWatch(Watch):
     def __init__(self, ranks: Ranks) -> None:
         if self.heeds_launcher() and is_orphan():
             raise RuntimeError("the launcher of this rank is gone")
-        torch_own: Any = dist.distributed_c10d
-        own = torch_own._get_default_store().clone()
+        own = own_store()
         job = f"network {use_of(ranks.members)}"
         members = ranks.members
         super().__init__(
@@ -203,6 +207,21 @@ class TrainingWatch(Watch):
                 if self.count_in("know the end", 0) >= self.size:
                     return
                 time.sleep(TICK / 5)
+
+
+def own_store() -> Any:
+    """A connection of its own to the job's store.
+
+    Raises `RuntimeError` if the rank that keeps the store is gone: the open connection
+    fails at once, where a new one would wait for the timeout.
+    """
+    torch_own: Any = dist.distributed_c10d
+    store = torch_own._get_default_store()
+    try:
+        store.check(["synth"])
+        return store.clone()
+    except STORE_FAULTS as error:
+        raise RuntimeError(f"{store_keeper()} is gone ({reason_of(error)})") from error
 
 
 class ExceptionHook:

@@ -103,6 +103,17 @@ def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> 
         assert not re.search(r"rank [013] is (lost|late)", outcome.output[rank])
 
 
+def test_the_rank_that_keeps_the_store_is_named_if_it_ends_before_there_is_a_network(tmp_path: Path) -> None:
+    outcome = forked(0, "os.kill(os.getpid(), signal.SIGKILL)", tmp_path, "0")
+    assert time.time() - (tmp_path / "mark").stat().st_mtime < TIMEOUT + SLACK
+    for rank in (1, 2, 3):
+        assert outcome.codes[rank] not in (0, None)
+        assert re.search(
+            r"rank 0(, who keeps the store at \S+, is gone| has ended or is cut off| is lost)",
+            outcome.output[rank],
+        )
+
+
 def test_a_nan_in_a_stored_gradient_is_named(tmp_path: Path) -> None:
     statement = "next(net.parameters()).grad.to_local().fill_(float('nan'))"
     output = "".join(forked(3, statement, tmp_path, finite="1").output)
