@@ -128,24 +128,36 @@ def agree(
     store: Any, rank: int, size: int, plan: str, gpu: bool, timeout: float
 ) -> bool:
     """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
-    mine = [Said(plan, rank), gpu]
+    mine = [Said(plan, rank), Said(str(torch.__version__), rank), gpu]
 
     def combine(own: Any, child: Any) -> Any:
-        both = Said(*own[0]).with_child(Said(*child[0]))
-        return [both, own[1] and child[1]]
+        pairs = zip(own[:2], child[:2], strict=True)
+        both = (Said(*one).with_child(Said(*other)) for one, other in pairs)
+        return [*both, own[2] and child[2]]
 
     tree = StoreTree(store, "plan", rank, size, timeout)
     found = tree.up(mine, combine)
-    other = Said(*found[1][0]).other
-    if rank == 0 and other >= 0:  # said before another rank ends, and a launcher all
-        text = f"rank {other} runs another plan than rank 0"
-        text += "; start all ranks with one program"
-        print(text, file=sys.stderr, flush=True)
-    said, all_gpu = tree.down(found)
-    if Said(*said).other >= 0:
+    fault = difference(Said(*found[1][0]), Said(*found[1][1]))
+    if rank == 0 and fault:  # said before another rank ends, and a launcher all
+        print(fault, file=sys.stderr, flush=True)
+    plans, versions, all_gpu = tree.down(found)
+    if difference(Said(*plans), Said(*versions)):
         part(store, rank, size)
         sys.exit(2)
     return bool(all_gpu)
+
+
+def difference(plans: Said, versions: Said) -> str:
+    """In words, why ranks must not start: another plan, or another version of torch."""
+    if plans.other >= 0:
+        text = f"rank {plans.other} runs another plan than rank 0"
+        return f"{text}; start all ranks with one program"
+    if versions.other >= 0:
+        return (
+            f"rank {versions.other} has torch {versions.other_text}, but rank 0"
+            f" {versions.text}; install one version for all ranks"
+        )
+    return ""
 
 
 def wait_for_all(world: World) -> None:

@@ -34,6 +34,7 @@ FOLDERS = {  # command -> the folder of its module; in the order of `synth --hel
     **dict.fromkeys(("calibrate", "schema", "doctor", "completion"), "setup"),
 }
 COMMANDS = tuple(FOLDERS)
+LONGEST = 4000  # characters of a message
 
 
 class Version(argparse.Action):
@@ -113,8 +114,9 @@ def _told(fault: SynthError, args: argparse.Namespace) -> int:
 
 
 def printable(text: str) -> str:
-    """One line without control characters, whatever of the input is quoted in it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """One line of bounded length without control characters, whatever of the input is quoted in it."""
+    said = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} [...] {said[-LONGEST // 4 :]}"
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:

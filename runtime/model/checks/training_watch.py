@@ -41,8 +41,9 @@ from synth.runtime.model.network import Network
 AWAY, WAITING = 1, 2  # what the main thread does: something else, or a collective
 LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(str(file))) + os.sep
-    for file in (os.__file__, torch.__file__, synth.runtime.__file__)
+    for file in (os.__file__, torch.__file__, synth.runtime.__file__, synth.__file__)
 )
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 LOOKING = threading.Lock()
 COLLECTIVES = os.path.join("torch", "distributed"), os.path.join("runtime", "comm")
 
@@ -298,16 +299,23 @@ def is_of_torchs_collective(error: BaseException) -> bool:
 
 
 def user_line(frame: FrameType | None) -> str:
-    """File and line of the innermost call outside of the libraries."""
+    """File and line of the innermost call outside of the libraries.
+
+    That of an installed package, such as one that loads data, if there is no other.
+    """
+    installed = ""
     while frame:
         file = frame.f_code.co_filename
         if not file.startswith("<") and not is_library(file):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
+            line = f"{os.path.basename(file)}:{frame.f_lineno}"
+            if not any(folder in file for folder in INSTALLED):
+                return line
+            installed = installed or line
         frame = frame.f_back
-    return ""
+    return installed
 
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether a source file belongs to Python, torch or this runtime."""
+    """Whether a source file belongs to Python, torch or synth."""
     return os.path.abspath(file).startswith(LIBRARIES)

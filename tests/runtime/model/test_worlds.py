@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import runpy
 import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 
 import pytest
 from ranks import free_port, run_forked
@@ -117,3 +119,23 @@ def test_frames_of_a_running_thread_are_read_with_the_collector_off(monkeypatch:
 
 def test_a_thread_that_returns_while_it_is_looked_at_is_no_fault() -> None:
     assert run_forked(looked_at_main, [(1.5,)], 60) == [7]
+
+
+def test_the_line_of_the_user_is_told_instead_of_that_of_an_installed_package(tmp_path: Path) -> None:
+    from synth.runtime.model.checks.training_watch import user_line
+
+    file = tmp_path / "site-packages" / "loaders.py"
+    file.parent.mkdir()
+    file.write_text("def call(function):\n    return function()\n")
+    call = runpy.run_path(str(file))["call"]
+    assert call(lambda: user_line(sys._getframe(1))).startswith("test_worlds.py:")
+    alone = eval("call(lambda: look(frame(1)))", {"call": call, "look": _alone, "frame": sys._getframe})
+    assert alone == "loaders.py:2"
+
+
+def _alone(frame: FrameType | None) -> str:
+    """What is told of a frame whose callers are of no file."""
+    from synth.runtime.model.checks.training_watch import user_line
+
+    called = SimpleNamespace(f_code=frame.f_code, f_lineno=frame.f_lineno, f_back=None) if frame else None
+    return user_line(called)  # type: ignore[arg-type]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from synth.runtime.grid.rank_tree import StoreTree
+from synth.runtime.grid.rank_tree import Said, StoreTree
 from synth.runtime.program import world
 
 
@@ -23,12 +24,15 @@ def test_other_ranks_wait_until_rank_0_has_spoken(
     assert (ended.value.code, len(waited), capsys.readouterr().err) == (2, 1, "why\n")
 
 
+TORCH = str(torch.__version__)
+
+
 class Store(dict[str, str]):
     """A store of torch in which rank 1 runs another plan; what was printed before each entry is kept."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__()
-        StoreTree(self, "plan", 1, 2, 9.0).up([("other", 1), False], max)
+        StoreTree(self, "plan", 1, 2, 9.0).up([("other", 1), (TORCH, 1), False], max)
         self.capsys, self.said = capsys, dict[str, str]()
 
     def set(self, key: str, value: str) -> None:
@@ -57,3 +61,23 @@ def test_another_plan_is_named_before_a_rank_can_end(capsys: pytest.CaptureFixtu
     assert store.said["plan/down 1"] == (
         "rank 1 runs another plan than rank 0; start all ranks with one program\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("plans", "versions", "said"),
+    [
+        (("a", 0), ("2.13.0", 0), ""),
+        (
+            ("a", 0, 3, "b"),
+            ("2.13.0", 0),
+            "rank 3 runs another plan than rank 0; start all ranks with one program",
+        ),
+        (
+            ("a", 0),
+            ("2.13.0", 0, 2, "2.5.1"),
+            "rank 2 has torch 2.5.1, but rank 0 2.13.0; install one version for all ranks",
+        ),
+    ],
+)
+def test_another_plan_and_another_torch_are_named(plans: Any, versions: Any, said: str) -> None:
+    assert world.difference(Said(*plans), Said(*versions)) == said
