@@ -105,7 +105,6 @@ def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> 
 
 def test_the_rank_that_keeps_the_store_is_named_if_it_ends_before_there_is_a_network(tmp_path: Path) -> None:
     outcome = forked(0, "os.kill(os.getpid(), signal.SIGKILL)", tmp_path, "0")
-    assert time.time() - (tmp_path / "mark").stat().st_mtime < TIMEOUT + SLACK
     for rank in (1, 2, 3):
         assert outcome.codes[rank] not in (0, None)
         assert re.search(
