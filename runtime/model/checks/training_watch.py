@@ -54,7 +54,8 @@ class TrainingWatch(Watch):
     def __init__(self, ranks: Ranks) -> None:
         if self.heeds_launcher() and is_orphan():
             raise RuntimeError("the launcher of this rank is gone")
-        own = own_store()
+        with keeper_named():
+            own = own_store()
         job = f"network {use_of(ranks.members)}"
         members = ranks.members
         super().__init__(
@@ -72,7 +73,8 @@ class TrainingWatch(Watch):
         self.lost_store_at, self.released = 0.0, False
         self.bell, self.ring = os.pipe()
         self.caught = {}
-        self.connect(own)
+        with keeper_named():
+            self.connect(own)
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
         atexit.register(self.leave_at_exit)
@@ -211,17 +213,19 @@ class TrainingWatch(Watch):
 
 
 def own_store() -> Any:
-    """A connection of its own to the job's store.
-
-    Raises `RuntimeError` if the rank that keeps the store is gone: the open connection
-    fails at once, where a new one would wait for the timeout.
-    """
+    """A connection of its own to the job's store."""
     torch_own: Any = dist.distributed_c10d
     store = torch_own._get_default_store()
+    store.check(["synth"])  # an open connection to none fails at once, a new one waits
+    return store.clone()
+
+
+@contextmanager
+def keeper_named() -> Iterator[None]:
+    """Raise `RuntimeError` with the rank that keeps the store, if that is gone."""
     try:
-        store.check(["synth"])
-        return store.clone()
-    except STORE_FAULTS as error:
+        yield
+    except dist.DistError as error:
         raise RuntimeError(f"{store_keeper()} is gone ({reason_of(error)})") from error
 
 
