@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,15 +70,15 @@ def test_copies_are_compared(what: str, text: str, four: RankPool) -> None:
     ("what", "text"),
     [
         ("parameters", "RuntimeError: forward pass 2 with 10 trained parameters: rank 2 has other"),
-        ("frozen", "RuntimeError: rank 0 is at forward pass 2 with 10 trained parameters, but rank 2 at "),
-        ("drawn", "RuntimeError: the ranks would draw other words of (8, 3, 3, 3), because"),
+        ("frozen", r"RuntimeError: rank 0 is at forward pass 2 with 10 trained parameters.*, but rank 2 at "),
+        ("drawn", r"RuntimeError: the ranks would draw other words of \(8, 3, 3, 3\), because"),
         ("evaluation", ""),
     ],
 )
 def test_replicas_agree(what: str, text: str, four: RankPool) -> None:
     told = four.call("refused", what, seconds=60)
     assert len(set(told)) == 1, told
-    assert told[0].startswith(text)
+    assert re.match(text, told[0]) if text else not told[0], told
 
 
 def test_dropout_is_drawn_from_the_first_rank(four: RankPool) -> None:
