@@ -77,6 +77,20 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
 
 
+def outside(box: Box, other: Box) -> list[Box]:
+    """Disjoint boxes of the words of `box` that are not in `other`."""
+    common = overlap(box, other)
+    if not volume(common):
+        return [box] if volume(box) else []
+    pieces, rest = [], list(box)
+    for dim, ((low, high), (first, last)) in enumerate(zip(box, common, strict=True)):
+        for interval in ((low, first), (last, high)):
+            if interval[0] < interval[1]:
+                pieces.append((*rest[:dim], interval, *rest[dim + 1 :]))
+        rest[dim] = (first, last)
+    return pieces
+
+
 def with_interval(box: Box, dim: int, interval: Interval) -> Box:
     """A box with another interval along one dimension."""
     return (*box[:dim], interval, *box[dim + 1 :])

@@ -22,7 +22,7 @@ from synth.runtime.comm.layout import (
     split_copies,
 )
 from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
-from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
+from synth.runtime.grid.boxes import Box, cut, outside, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.rule import needed
@@ -94,7 +94,7 @@ class Partition:
         """
         parts: list[Box] = [self.box] if volume(self.box) else []
         for other in dict.fromkeys(self.layout.boxes[: self.ranks.me]):
-            parts = [piece for part in parts for piece in _outside(part, other)]
+            parts = [piece for part in parts for piece in outside(part, other)]
         return tuple(parts)
 
     @cached_property
@@ -252,17 +252,3 @@ def require_same_ranks(one: Partition, other: Partition) -> None:
             f"one tensor is on ranks {list(one.ranks.members)}, the other on"
             f" {list(other.ranks.members)}; gather one with full_tensor()"
         )
-
-
-def _outside(box: Box, other: Box) -> list[Box]:
-    """Disjoint boxes of the words of `box` that are not in `other`."""
-    common = overlap(box, other)
-    if not volume(common):
-        return [box]
-    pieces, rest = [], list(box)
-    for dim, ((low, high), (first, last)) in enumerate(zip(box, common, strict=True)):
-        for interval in ((low, first), (last, high)):
-            if interval[0] < interval[1]:
-                pieces.append((*rest[:dim], interval, *rest[dim + 1 :]))
-        rest[dim] = (first, last)
-    return pieces

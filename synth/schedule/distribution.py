@@ -30,7 +30,7 @@ from synth.layer.axes import (
     per_axis,
     strides,
 )
-from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, length, meet, volume
+from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, length, volume, widen
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.schedule.halo_rows import HaloRows, halo_rows
@@ -257,10 +257,7 @@ class Distribution:
         def along(dim: str, own: Interval, need: Interval) -> Interval:
             if dim not in framed:
                 return own
-            count, part = parts.get(dim, (1, 0))
-            low = need[0] if part == 0 else own[0]
-            high = need[1] if part == count - 1 else own[1]
-            return meet((low, max(low, high)), need)
+            return widen(own, need, *parts.get(dim, (1, 0)))
 
         return tuple(along(*each) for each in zip(DIMS[tensor], owned, needed, strict=True))
 

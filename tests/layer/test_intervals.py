@@ -15,9 +15,9 @@ from synth.layer.intervals import (
     cuts,
     length,
     meet,
+    outside,
     overlap,
     shape,
-    subtract,
     volume,
     within,
 )
@@ -64,7 +64,7 @@ def test_overlap_volume_and_contains(one: Box, other: Box) -> None:
 
 @given(BOXES, BOXES)
 def test_subtract_leaves_disjoint_boxes_without_the_hole(box: Box, hole: Box) -> None:
-    pieces = list(subtract(box, hole))
+    pieces = list(outside(box, hole))
     left = sum((mask(piece) for piece in pieces), np.zeros(shape(FRAME), int))
     assert np.array_equal(left, mask(box) & ~mask(hole) & 1)
     assert all(volume(piece) for piece in pieces)
