@@ -223,7 +223,8 @@ class Moments(SharedParts):
     """Mean and variance of groups of words, of which ranks have parts.
 
     sizes: for each of the first dimensions, how many of its rows are in a group; all
-    rows of the others are. group_words: of a group.
+    rows of the others are. groups: that ranks hold; by default those of their words.
+    group_words: of a group.
     """
 
     def __init__(
@@ -232,13 +233,16 @@ class Moments(SharedParts):
         sizes: tuple[int, ...],
         process_groups: ProcessGroups,
         count: Callable[[int], None],
+        groups: Layout | None = None,
     ) -> None:
         self.layout, self.sizes = layout, sizes
         self.group_words = math.prod((*sizes, *layout.whole[len(sizes) :]))
-        whole = [n // size for n, size in zip(layout.whole, sizes, strict=False)]
-        held = layout.with_boxes(whole, map(self._groups_of, layout.boxes))
-        super().__init__(held, process_groups, count)
+        super().__init__(groups or self._held(layout), process_groups, count)
         self._shares: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def _held(self, layout: Layout) -> Layout:
+        whole = [n // size for n, size in zip(layout.whole, self.sizes, strict=False)]
+        return layout.with_boxes(whole, map(self._groups_of, layout.boxes))
 
     def _groups_of(self, box: Box) -> Box:
         pairs = zip(box, self.sizes, strict=False)
@@ -251,6 +255,8 @@ class Moments(SharedParts):
 
     def moments(self, own: torch.Tensor) -> torch.Tensor:
         """Mean and variance of all words, (2, *own groups), from those of the own."""
+        if self.alone:
+            return own
         kind = own.dtype, own.device
         if kind not in self._shares:
             self._shares[kind] = self._shares_of_ranks().to(own)

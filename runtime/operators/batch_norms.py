@@ -21,7 +21,7 @@ class BatchNorms:
 
     context: of the network; it counts the words of the exchanges as "statistics".
     statistics: over the whole batch, or over the samples of some ranks; see
-        `StatisticGroup`.
+        `ChannelMoments`.
     """
 
     def __init__(self, context: Context, statistics: Statistics) -> None:

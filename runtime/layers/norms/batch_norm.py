@@ -12,7 +12,6 @@ from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count, sum_copies
-from synth.runtime.comm.shared_parts import gather_small, weighted_moments
 from synth.runtime.kernels.autocast import (
     autocast_dtype,
     no_autocast,
@@ -21,12 +20,7 @@ from synth.runtime.kernels.autocast import (
 from synth.runtime.kernels.channel_sums import of_its_batch
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.norms.normalize import Normalize
-from synth.runtime.layers.norms.statistic_groups import (
-    exchanged_words,
-    first_samples,
-    own_samples,
-    whole_batch,
-)
+from synth.runtime.layers.norms.statistic_groups import ChannelMoments, first_samples
 from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.layers.steps.homes import moved_words, planned_words
 from synth.runtime.tensor.partition import Partition
@@ -45,7 +39,7 @@ class BatchNorm(nn.Module):
 
     A rank holds scale and shift of the channels in its box. Ranks of a group exchange
     two values per channel in the forward pass and two in the backward pass; see
-    `StatisticGroup`. Half precision is normalized in float32 and rounded once, as torch
+    `ChannelMoments`. Half precision is normalized in float32 and rounded once, as torch
     does.
 
     local: whether statistics are those of the rank's own samples, as DDP's. If they are
@@ -73,16 +67,12 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
         self.track_running_stats = plain.track_running_stats  # in training
-        self.layout, self.channels = layout, layout.mine[1]
+        self.layout = layout
         self.local, self.count = local, count
-        self.shared = own_samples(layout) if local else whole_batch(layout)
-        ranks = self.shared.ranks
-        self.group = process_groups.of(ranks) if len(ranks) > 1 else None
+        self.shared = ChannelMoments(layout, local, process_groups, count)
         boxes = [(box[1],) for box in layout.boxes]
         self.each = Partition(layout.with_boxes(layout.whole[1:2], boxes))
         self.running = first_samples(layout) if local else self.each
-        # (rank, channel of the span) -> share of the channel's words there
-        self.shares = self.shared.counts.double() / self.shared.words
         self._constants: torch.Tensor | None = None
         self.has = [name for name in STATE if getattr(plain, name) is not None]
         for name in STATE:
@@ -131,7 +121,7 @@ class BatchNorm(nn.Module):
         Raises `ValueError` for one value per channel in training, and for dtypes that
         torch refuses.
         """
-        alone = self.training and self.group is None and self.shared.fewest > 1
+        alone = self.training and self.shared.alone and self.shared.fewest > 1
         if alone and autocast_dtype(shard.device) is None and self._is_plain(shard):
             return self._normalized_alone(shard)
         held = self.weight, self.bias, self.running_mean, self.running_var
@@ -144,7 +134,7 @@ class BatchNorm(nn.Module):
 
         Local ones: also running statistics in evaluation, and gradients of copies.
         """
-        words = times(PER_CHANNEL, exchanged_words(self.layout, self.local))
+        words = times(PER_CHANNEL, self.shared.words())
         nothing, found = none(self.layout), list[Exchange]()
         if self.training or not {"running_mean", "running_var"} <= set(self.has):
             found.append(Exchange(words, words if self.local else nothing))
@@ -169,7 +159,7 @@ class BatchNorm(nn.Module):
                 " variance; train with a larger batch"
             )
         batch = self.training or self.running_mean is None or self.running_var is None
-        if batch and self.group is None and self._is_plain(given):
+        if batch and self.shared.alone and self._is_plain(given):
             return self._normalized_alone(given)
         mean: torch.Tensor | None
         variance: torch.Tensor | None
@@ -225,22 +215,8 @@ class BatchNorm(nn.Module):
         own = shard.new_zeros(2, shard.shape[1])
         if shard.numel():
             own[0], own[1] = channel_moments(shard)
-        if self.group is None:
-            return own[0], own[1]
-        means, variances = self.gathered(own).unbind(1)
-        mean, variance = weighted_moments(means, variances, self.shares.to(own))
-        return self.own(mean), self.own(variance)
-
-    def gathered(self, own: torch.Tensor) -> torch.Tensor:
-        """The values of all ranks of the group for the span; 0 where one has no words.
-
-        All ranks add them in the same order, so they get the same bits.
-        """
-        (low, high), (first, last) = self.channels, self.shared.span
-        spread = nn.functional.pad(own, (low - first, last - high))
-        ranks = len(self.shared.ranks)
-        self.count((ranks - 1) * spread.numel())
-        return gather_small(spread, ranks, self.group)
+        mean, variance = self.shared.moments(own.unsqueeze(1)).squeeze(1)
+        return mean, variance
 
     def zeros_and_ones(self, like: torch.Tensor) -> torch.Tensor:
         """A row of zeros and one of ones, one word per channel; made once."""
@@ -250,11 +226,6 @@ class BatchNorm(nn.Module):
             self._constants = made
         return made
 
-    def own(self, values: torch.Tensor) -> torch.Tensor:
-        """The values of the own channels, from those of the span."""
-        (low, high), first = self.channels, self.shared.span[0]
-        return values[..., low - first : high - first]
-
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Update running statistics, with the unbiased variance, as torch does."""
         rate = self._counted_rate()
@@ -262,7 +233,7 @@ class BatchNorm(nn.Module):
             return
         if not self.running_mean.numel():  # other ranks hold them
             return
-        words = self.shared.words
+        words = self.shared.group_words
         unbiased = variance * (words / max(1, words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
         for running, now in pairs:

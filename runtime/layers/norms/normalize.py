@@ -50,15 +50,15 @@ class Normalize(torch.autograd.Function):
         else:
             sums = mean.new_zeros(2, len(mean))
         own = sums
-        if exchanged and norm.group is not None:
-            sums = norm.own(norm.gathered(sums).sum(0))
+        if exchanged:
+            sums = norm.shared.sums(sums.unsqueeze(1)).squeeze(1)
         dshift, dscale = sums
         dshard = None
         if asked[0]:
             inverse = torch.rsqrt(variance + ctx.eps)
             each = scale * inverse
             if ctx.batch:
-                per_word = each / -norm.shared.words
+                per_word = each / -norm.shared.group_words
                 slope = inverse.mul_(dscale).mul_(per_word)
                 offset = per_word.mul_(dshift).addcmul_(slope, mean, value=-1)
                 # torch's evaluation kernel computes shard * slope + offset
