@@ -145,7 +145,7 @@ def joined(
     `dim` the same fraction of the whole. If the first part is not cut along `dim`, no
     words of it move.
     """
-    out = wanted or _like_first(sources, dim)
+    out = wanted or like_first(sources, dim)
     operands = list[Operand]()
     start = 0
     for source, place in zip(sources, places, strict=True):
@@ -156,7 +156,7 @@ def joined(
     return Rule(out, tuple(operands), lambda *parts: torch.cat(parts, dim))
 
 
-def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
+def like_first(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the first part, scaled along a dimension to all parts."""
     first = next((each for each in layouts if each.whole[dim]), layouts[0])
     total = sum(layout.whole[dim] for layout in layouts)

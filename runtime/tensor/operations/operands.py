@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from synth.runtime.comm.layout import Layout, split_copies
+from synth.runtime.grid.boxes import within
+from synth.runtime.rules.rule import Rule
 from synth.runtime.tensor.partition import Partition, require_same_ranks
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -85,6 +88,37 @@ def wrap(result: Any, partition: Partition) -> Any:
     if isinstance(result, tuple | list):
         return type(result)(wrap(each, partition) for each in result)
     return result
+
+
+def layout_of(given: PartitionedTensor) -> Layout:
+    """The boxes of all ranks, in the dimensions of the tensor's shape."""
+    if given._partition.refined:
+        raise NoParts
+    return given._partition.layout
+
+
+def by_rule(
+    func: Any, given: PartitionedTensor, rule_of: Callable[[Layout], Rule]
+) -> Any:
+    """What the rule of an operation makes of a tensor.
+
+    Where every rank has what it reads, the result is a view as torch gives it.
+    """
+    layout, partition = layout_of(given), given._partition
+    rule = rule_of(layout)
+    operand = rule.operands[0]
+    here = operand.own_rows(given._local)
+    if here is None and isinstance(operand.reads, Layout):
+        here = partition.move(given._local, Partition(operand.reads))
+    elif here is None:
+        if not partition.disjoint:
+            raise NoParts
+        owned = split_copies(layout)
+        own = given._local[within(owned.mine, partition.box)].contiguous()
+        rule = rule_of(owned)
+        partition.ranks.require(f"{short_name(func)} of {tuple(given.shape)}")
+        here = rule.operands[0].brought(own, lambda _: None)
+    return wrap(rule.call(here), Partition(rule.out))
 
 
 @lru_cache(2**12)

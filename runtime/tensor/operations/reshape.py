@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from synth.runtime.grid.boxes import shape
-from synth.runtime.rules.local_forms import fitting, regrouped, reshape_form
-from synth.runtime.tensor.operations.operands import NoParts, wrap
+from synth.runtime.rules.local_forms import regrouped, reshape_form, within_boxes
+from synth.runtime.tensor.operations.operands import NoParts, by_rule, wrap
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor
 
 
 def view(func: Any, args: Any, kwargs: Any) -> Any:
@@ -38,16 +36,10 @@ def view(func: Any, args: Any, kwargs: Any) -> Any:
             raise NoParts
         return wrap(given._local.view_as(given._local), Partition(layout))
     form = reshape_form(given.shape, wanted)
-    placed = regrouped(layout, form)
-    if placed is None and _joins_positions(given.shape, wanted):
+    joins = _joins_positions(given.shape, wanted)
+    if joins and regrouped(layout, form) is None:
         return wrap(given._local.view_as(given._local), Partition(layout, wanted))
-    if placed is not None:
-        return wrap(given._local.reshape(shape(placed.mine)), Partition(placed))
-    target = Partition(fitting(layout, form))
-    placed = regrouped(target.layout, form)
-    assert placed is not None, (layout, form)
-    moved = partition.move(given._local, target).reshape(shape(placed.mine))
-    return PartitionedTensor(moved, Partition(placed)).copied()
+    return by_rule(func, given, lambda held: within_boxes(held, form, lambda box: box))
 
 
 def _joins_positions(before: Sequence[int], wanted: Sequence[int]) -> bool:

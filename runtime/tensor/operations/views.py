@@ -1,35 +1,32 @@
 """Other shapes of a partitioned tensor: permuted, sliced, divided, shifted, joined.
 
-What the cut dimensions do not allow is computed from the whole.
+Each is one of the rules of a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
+from torch.nn import functional
 
-from synth.runtime.comm.layout import Layout, split_copies
-from synth.runtime.grid.boxes import Box, volume, with_interval, within
-from synth.runtime.rules.movement import in_order, reindexed
-from synth.runtime.rules.row_calls import rows_of
+from synth.runtime.comm.layout import Layout, replicated
+from synth.runtime.grid.boxes import volume
+from synth.runtime.rules.local_forms import whole_along, within_boxes
+from synth.runtime.rules.movement import joined, like_first, permuted, reindexed
+from synth.runtime.rules.row_calls import pad_rows, rows_of
 from synth.runtime.tensor.operations.operands import (
     NoParts,
     argument,
+    by_rule,
+    layout_of,
     short_name,
     to_partition,
     wrap,
 )
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-
-
-def _layout(given: PartitionedTensor) -> Layout:
-    """The boxes of all ranks, in the dimensions of the tensor's shape."""
-    if given._partition.refined:
-        raise NoParts
-    return given._partition.layout
 
 
 def permute(func: Any, args: Any, kwargs: Any) -> Any:
@@ -44,34 +41,20 @@ def permute(func: Any, args: Any, kwargs: Any) -> Any:
     else:
         one, other = (dim % len(dims) for dim in args[1:3])
         dims[one], dims[other] = dims[other], dims[one]
-    placed = in_order(_layout(given), dims)
-    return wrap(given._local.permute(dims), Partition(placed))
+    return by_rule(func, given, lambda layout: permuted(layout, dims))
 
 
 def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
-    """Rows that are picked, moved or repeated, by the rule that models have for them.
-
-    Where every rank has the rows that it reads, the result is a view as torch gives it.
-    """
+    """Rows that are picked, moved or repeated, by the rule that models have for it."""
     given = args[0]
     found = rows_of(short_name(func), given.shape, args[1:], kwargs, part)
     if found is None:
         raise NoParts
-    partition = given._partition
-    if not found.shape and not partition.replicated:  # some ranks cannot hold a word
-        placed = partition.uncut_along(range(given.dim()))
+    if not found.shape and not given._partition.replicated:
+        # some ranks cannot hold a word
+        placed = given._partition.uncut_along(range(given.dim()))
         given = PartitionedTensor(to_partition(given, placed), placed)
-    rule = reindexed(_layout(given), *found)
-    here = rule.operands[0].own_rows(given._local)
-    if here is None:
-        if not partition.disjoint:
-            raise NoParts
-        owned = split_copies(_layout(given))
-        own = given._local[within(owned.mine, partition.box)].contiguous()
-        rule = reindexed(owned, *found)
-        partition.ranks.require(f"{short_name(func)} of {tuple(given.shape)}")
-        here = rule.operands[0].brought(own, lambda _: None)
-    return wrap(rule.call(here), Partition(rule.out))
+    return by_rule(func, given, lambda layout: reindexed(layout, *found))
 
 
 def several(func: Any, args: Any, kwargs: Any) -> Any:
@@ -81,50 +64,33 @@ def several(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def unsliced(func: Any, args: Any, kwargs: Any) -> Any:
-    """`slice_backward`: the gradient of a slice among zeros.
-
-    The zeros before and after are on the ranks with the first and the last words.
-    """
-    gradient, whole, dim, first, last, step = args
+    """`slice_backward`: the gradient of a slice among zeros."""
+    gradient, whole, dim, first, _, step = args
     dim %= len(whole)
-    low, high, _ = slice(first, last).indices(whole[dim])
-    return _among_zeros(gradient, whole, dim, range(low, max(low, high), step))
+    if step > 1:  # zeros behind each row
+        zeros = [0, 0] * (len(whole) - 1 - dim) + [0, step - 1]
+        gradient = functional.pad(gradient.unsqueeze(dim + 1), zeros)
+        gradient = gradient.flatten(dim, dim + 1)
+    begin = slice(first, None).indices(whole[dim])[0]
+    return _among_zeros(func, gradient, whole, dim, begin)
 
 
 def unselected(func: Any, args: Any, kwargs: Any) -> Any:
     """`select_backward`: the gradient of one index among zeros."""
     gradient, whole, dim, index = args
-    dim, index = dim % len(whole), index % whole[dim]
+    dim %= len(whole)
     one = gradient.unsqueeze(dim)
-    return _among_zeros(one, whole, dim, range(index, index + 1))
+    return _among_zeros(func, one, whole, dim, index % whole[dim])
 
 
-def _among_zeros(
-    given: PartitionedTensor, whole: Sequence[int], dim: int, taken: range
-) -> Any:
-    """A tensor at some indices of a dimension; the rest is 0."""
-    extent = len(taken)
-
-    def grown(box: Box) -> Box:
-        low, high = box[dim]
-        if low == high:
-            return box
-        first = 0 if low == 0 else taken[low]
-        last = whole[dim] if high == extent else taken[high]
-        return (*box[:dim], (first, last), *box[dim + 1 :])
-
-    if not extent:
-        placed = given._partition.evenly(whole)
-        return wrap(given._local.new_zeros(placed.local_shape), placed)
-    placed = _placed(given, whole, grown)
-    local = given._local.new_zeros(placed.local_shape)
-    low, high = given.box[dim]
-    if low < high:
-        picks = [slice(None)] * len(whole)
-        start = taken[low] - placed.box[dim][0]
-        picks[dim] = slice(start, start + (high - low - 1) * taken.step + 1, taken.step)
-        local[tuple(picks)] = given._local
-    return wrap(local, placed)
+def _among_zeros(func: Any, given: Any, whole: Any, dim: int, begin: int) -> Any:
+    """A tensor from some index of a dimension on; the rest of the extent is 0."""
+    if not given.numel():
+        raise NoParts
+    rest = [0, 0] * (len(whole) - 1 - dim)
+    after = whole[dim] - begin - given.shape[dim]
+    found = pad_rows(given.shape, [*rest, begin, after], "constant", 0)
+    return by_rule(func, given, lambda layout: reindexed(layout, *found))
 
 
 def stack(func: Any, args: Any, kwargs: Any) -> Any:
@@ -152,54 +118,40 @@ def expand(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(given._local.expand(placed.local_shape), placed)
 
 
-def _placed(
-    given: PartitionedTensor, whole: Sequence[int], of_box: Callable[[Box], Box]
-) -> Partition:
-    """The partition in which each box is made from that of `given`."""
-    return Partition(
-        _layout(given).with_boxes(whole, map(of_box, _layout(given).boxes))
-    )
-
-
 def diagonal(func: Any, args: Any, kwargs: Any) -> Any:
-    """`diagonal` of two dimensions that are not cut: the last of the result."""
+    """`diagonal` of two dimensions, which are brought onto one rank."""
     given = args[0]
     offset, *dims = (
         argument(func, args, kwargs, n) for n in ("offset", "dim1", "dim2")
     )
-    gone = {dim % given.dim() for dim in dims}
-    if gone & given._partition.cut_dims:
-        raise NoParts
-    empty = torch.empty(given.shape, device="meta").diagonal(offset, *dims)
+    gone = [dim % given.dim() for dim in dims]
+    after = torch.empty(given.shape, device="meta").diagonal(offset, *dims).shape
+    kept = [dim for dim in range(given.dim()) if dim not in gone]
+    form = whole_along(given.shape, gone, after, (*kept, gone[0]))
 
-    def without(box: Box) -> Box:
-        if not volume(box):
-            return ((0, 0),) * empty.dim()
-        kept = (each for dim, each in enumerate(box) if dim not in gone)
-        return (*kept, (0, empty.shape[-1]))
+    def along(values: torch.Tensor) -> torch.Tensor:
+        return values.diagonal(offset, *dims)
 
-    placed = _placed(given, empty.shape, without)
-    if not volume(placed.box):
-        return wrap(given._local.new_empty(placed.local_shape), placed)
-    return wrap(given._local.diagonal(offset, *dims), placed)
+    return by_rule(func, given, lambda layout: within_boxes(layout, form, along))
 
 
 def cat(func: Any, args: Any, kwargs: Any) -> Any:
-    """`cat` along a dimension that is not cut."""
+    """`cat`, by the rule that models have for it; plain tensors are wholes."""
     parts = list(args[0])
     dim = argument(func, args, kwargs, "dim") % parts[0].dim()
     first = next(each for each in parts if isinstance(each, PartitionedTensor))
-    base = first._partition.uncut_along([dim])
-    here = []
-    for each in parts:
-        boxes = [
-            with_interval(box, dim, (0, each.shape[dim])) for box in base.layout.boxes
-        ]
-        here.append(to_partition(each, base.with_boxes(each.shape, boxes)))
-    extent = sum(each.shape[dim] for each in parts)
-    whole = [*first.shape[:dim], extent, *first.shape[dim + 1 :]]
-    boxes = [with_interval(box, dim, (0, extent)) for box in base.layout.boxes]
-    return wrap(torch.cat(here, dim), base.with_boxes(whole, boxes))
+    place, ranks = layout_of(first), first._partition.ranks
+    layouts = [
+        layout_of(each)
+        if isinstance(each, PartitionedTensor)
+        else replicated(each.shape, ranks)
+        for each in parts
+    ]
+    wanted = like_first([place, *(each for each in layouts if each is not place)], dim)
+    rule = joined(layouts, dim, range(len(parts)), wanted)
+    places = [Partition(cast(Layout, operand.reads)) for operand in rule.operands]
+    here = map(to_partition, parts, places)
+    return wrap(rule.call(*here), Partition(rule.out))
 
 
 RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
