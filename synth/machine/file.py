@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,37 +41,8 @@ from synth.runtime.grid.rules.processors import SETS, Processor
 INSTRUCTION_SETS = SETS  # of a processor, in a machine file
 _NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
 TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms", "errors", "processor")
-LEVEL = (
-    "name",
-    "ranks",
-    "alpha",
-    "beta",
-    "base",
-    "small",
-    "pieces",
-    "links",
-    "contention",
-    "staging_alpha",
-    "staging_beta",
-    "kind",
-)
-COMPUTE = (
-    "rate",
-    "rates",
-    "bandwidth",
-    "gamma",
-    "overhead",
-    "narrow",
-    "stream",
-    "weights",
-    "gradients",
-    "tap",
-    "fresh",
-    "crowd",
-    "dispatch",
-    "shared",
-    "exchange",
-)
+LEVEL = (*(each.name for each in fields(Level)), "kind")
+COMPUTE = tuple(each.name for each in fields(Compute))
 POSITIVE = ("rate", "bandwidth", "stream", "weights", "gradients")
 PROFILES = Path(__file__).resolve().parent / "data"
 

@@ -88,7 +88,7 @@ def machine_file_schema() -> dict[str, Any]:
         "minItems": 1,
         "items": {"type": "array", "minItems": 2, "maxItems": 2},
     }
-    level["small"] = steps
+    level |= {"small": steps, "pieces": steps}
     compute: dict[str, Any] = dict.fromkeys(COMPUTE, number)
     compute |= {"narrow": steps, "rates": _object(dict.fromkeys(WORD_BYTES, number), [])}
     processor = {"type": "string", "pattern": f"^({'|'.join(INSTRUCTION_SETS)})( \\S+ \\S+)?$"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.base.errors import InfeasibleError, InputError
 from synth.base.work_balance import BALANCE
-from synth.layer.axes import TENSORS, Axis, PerAxis, Tensor, placement
+from synth.layer.axes import TENSORS, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.network.graph import Node
@@ -22,6 +22,7 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import KER, slice_words
 from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_entry import LayerRow
 from synth.network.planner.resident_weights import choose_resident_tiling
 from synth.network.step_time.buckets import LARGEST, bucket_bytes
 from synth.planning.plan import Plan
@@ -82,18 +83,17 @@ class LayerPlans:
     @classmethod
     def read(cls, data: dict[str, Any]) -> LayerPlans:
         """What a plan file decides; `data` as `parse_network_plan` gives it."""
-        rows = msgspec.convert(data["layers"], list[_Row])
+        rows = msgspec.convert(data["layers"], list[LayerRow])
         training = data["pass"] == "training"
         resident = not training and "ker" in data["kept"]
-        lower = {tensor.lower(): tensor for tensor in TENSORS}
         return cls(
             {row.name: PlacedGrid(PerAxis(**row.grid), row.order, row.turned) for row in rows},
             {
                 row.name: row.memory_words if training or (resident and data["memory_limit"]) else None
                 for row in rows
             },
-            {row.name: row.made if training else GRADIENTS for row in rows},
-            frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS),
+            {row.name: _named(row.gradients, GRADIENTS) if training else GRADIENTS for row in rows},
+            frozenset(_named(data["kept"], TENSORS) if training else TENSORS),
             data["memory_limit"] is not None,
             resident,
             frozenset(row.name for row in rows if row.whole),
@@ -158,6 +158,11 @@ class LayerPlans:
                 return None
             result.append(tuple(tuple((int(a[r]), int(b[r])) for a, b in cuts) for r in range(procs)))
         return result[0], result[1]
+
+
+def _named(names: Collection[str], tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Those of some tensors that a file names."""
+    return tuple(tensor for tensor in tensors if tensor.lower() in names)
 
 
 def resident_plan(
@@ -240,20 +245,3 @@ def _plan(
         turned=placed.turned,
         ghosts=False,
     )
-
-
-class _Row(msgspec.Struct):
-    """A layer in a plan file."""
-
-    name: str
-    grid: dict[str, int]
-    order: tuple[Axis, ...]
-    memory_words: int | None
-    gradients: list[str]
-    turned: tuple[Axis, ...] = ()
-    whole: bool = False
-
-    @property
-    def made(self) -> tuple[Tensor, ...]:
-        """The gradients that a training step makes."""
-        return tuple(tensor for tensor in GRADIENTS if tensor.lower() in self.gradients)

@@ -45,8 +45,8 @@ class LayerRow(Row, kw_only=True):
 
     name: Text
     grid: Annotated[dict[Axis, Processes], Meta(min_length=len(AXES))]
-    order: Annotated[list[Axis], Meta(min_length=len(AXES), max_length=len(AXES))]
-    turned: list[Axis] = []
+    order: Annotated[tuple[Axis, ...], Meta(min_length=len(AXES), max_length=len(AXES))]
+    turned: tuple[Axis, ...] = ()
     stationary: TensorName
     panels: Some
     cost: Number
@@ -59,7 +59,7 @@ class LayerRow(Row, kw_only=True):
         super().__post_init__()
         if len(set(self.order)) < len(AXES):
             raise ValueError("order does not name every axis once")
-        if self.turned != [axis for axis in SPATIAL if axis in self.turned]:
+        if self.turned != tuple(axis for axis in SPATIAL if axis in self.turned):
             raise ValueError("turned is not a list of d, h and w")
         if self.whole and self.words.ker:
             raise ValueError(f"words.ker is {self.words.ker}, but whole weights do not move")
