@@ -5,6 +5,8 @@ The command line exits with the `exit_code` of the class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -60,3 +62,12 @@ class MissingExtraError(SynthError, ModuleNotFoundError):
     """An optional dependency is absent. The message names the `pip install` command that adds it."""
 
     exit_code = 2
+
+
+@contextmanager
+def said_of(what: str, error: type[SynthError] = UsageError, remedy: str = "") -> Iterator[None]:
+    """Raise an error that says of what a `UsageError` is, and what to do, in its place."""
+    try:
+        yield
+    except UsageError as fault:
+        raise error(f"{what}: {fault}{remedy}") from fault

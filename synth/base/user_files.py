@@ -5,6 +5,7 @@ A pipe, a device or a huge file is refused before it is read: no reader waits fo
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -68,3 +69,23 @@ def _standard_input() -> bytes:
         data = stream.read(MOST_JSON + 1) if stream is not None else sys.stdin.read(MOST_JSON + 1).encode()
         _read[:] = [(sys.stdin, data)]
     return _read[0][1]
+
+
+def json_of(text: str, name: str, schema: str, remedy: str) -> dict[str, Any]:
+    """The object of a JSON file of synth that declares a schema. Raises `InputError` for any other text.
+
+    JSON has no NaN and no infinity.
+    """
+    try:
+        data = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as fault:
+        place = f":{fault.lineno}:{fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
+        raise InputError(f"{name}{place}: is not JSON; {remedy}") from fault
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        found = data.get("schema") if isinstance(data, dict) else None
+        raise InputError(f"{name}: schema is {str(found)[:60]!r}, not {schema!r}; {remedy}")
+    return data
+
+
+def _no_constant(constant: str) -> float:
+    raise ValueError(constant)

@@ -10,9 +10,10 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from synth.base.errors import InputError, UsageError
+from synth.base.errors import InputError, UsageError, said_of
 from synth.base.file_kinds import refuse_other_file
 from synth.base.flags import flag_of, flag_words
 from synth.base.units import whole
@@ -49,8 +50,14 @@ def add_options(command: argparse.ArgumentParser, options: Iterable[Option]) -> 
         if each.switch:
             words["action"] = "store_true"
         else:
-            words |= {"metavar": each.example, "type": each.typed, "choices": each.choices}
+            words |= {"metavar": each.example, "type": partial(_typed, each), "choices": each.choices}
         command.add_argument(flag_of(each.name), **words)
+
+
+def _typed(asked: Option, text: str) -> Any:
+    """The value of a flag. Raises `UsageError`, which names it."""
+    with said_of(flag_of(asked.name)):
+        return asked.typed(text) if asked.typed else text
 
 
 def add_balance(command: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ a user may ask for it. A decision with its usual value stays out of files and id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from synth.base.errors import UsageError
 from synth.base.ranges import MOST_PROCS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Stationary = Literal["auto", "out", "in", "ker"]
 STATIONARY: tuple[Stationary, ...] = get_args(Stationary)
 MOST_PANELS = 2**40
+EXAMPLE = "b=8 c=2 k=4; Out; c/4"  # of a plan in one line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Decision(Option):
 
     key, kind: in the JSON of plan files and ids, with the type there. field: of `Plan`.
     usual: the value that goes without saying. always: whether plan files have it nevertheless.
-    to_json, from_json: between the field and its JSON; the latter checks it and calls `Reading.fail`.
+    to_json, from_json: between the field and its JSON; the latter checks it and raises `UsageError`.
     to_line, from_line: the text that the one-line form has after `name`; such a text -> JSON.
     phrase: what reports and programs say of a value that is not usual.
     """
@@ -80,12 +81,11 @@ class Decision(Option):
 class Reading:
     """A plan that is being read: its layer, its grid as it is written, and the decisions that are known.
 
-    refuse: raises the error of the reader for a sentence.
+    Raises `UsageError` for what cannot be.
     """
 
     layer: Layer
     parts: Mapping[Axis, int]
-    refuse: Callable[[str], NoReturn]
     chosen: dict[str, Any] = field(default_factory=dict)  # field of `Plan` -> value
 
     @property
@@ -108,7 +108,7 @@ class Reading:
     def whole(self, value: int, least: int, most: int, key: str) -> int:
         """The value, which must lie in a range."""
         if not least <= value <= most:
-            self.refuse(f"{key} is {str(value)[:60]}, not a whole number from {least} to {most}")
+            raise UsageError(f"{key} is {str(value)[:60]}, not a whole number from {least} to {most}")
         return value
 
 
@@ -139,19 +139,15 @@ def names_of(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def counts_of(flag: str, example: str) -> Callable[[str], dict[str, int]]:
-    """Reads `b=4,k=2` as {"b": 4, "k": 2}. Raises `UsageError`, which names the flag."""
-
-    def typed(text: str) -> dict[str, int]:
-        parts: dict[str, int] = {}
-        for item in text.split(",") if text else []:
-            axis, _, count = item.strip().partition("=")
-            if not count.isdecimal() or len(count) > 18 or axis in parts:
-                raise UsageError(f"{flag} {text!r} is not like {example}; name each axis once, with a count")
-            parts[axis] = int(count)
-        return parts
-
-    return typed
+def counts_of(text: str, sign: str = "=") -> dict[Axis, int]:
+    """Axis -> count, from `b=4,k=2` or `b=4 k=2`. Raises `UsageError`."""
+    counts: dict[Axis, int] = {}
+    for item in text.replace(",", " ").split():
+        axis, found, count = item.partition(sign)
+        if axis not in AXES or not found or not count.isdecimal() or len(count) > 18 or axis in counts:
+            raise UsageError(f"{item!r} is no count of an axis; write axes like b{sign}4, each once")
+        counts[axis] = int(count)
+    return counts
 
 
 def sides_of(text: str) -> dict[str, str]:
@@ -159,7 +155,7 @@ def sides_of(text: str) -> dict[str, str]:
     pairs = [item.strip().partition("=") for item in text.split(",")] if text else []
     rows = {axis: side for axis, _, side in pairs}
     if len(rows) < len(pairs):
-        raise UsageError(f"--rows {text!r} names an axis twice; write it like h=in,w=out")
+        raise UsageError(f"{text!r} names an axis twice; write it like h=in,w=out")
     return rows
 
 
@@ -172,7 +168,7 @@ def _check_grid(request: PlanRequest) -> None:
 
 
 def _grid_fits(request: PlanRequest, layer: Layer) -> None:
-    extents = _asked_nest(request, layer).extents
+    extents = _with_classes(layer, request.classes or {}).extents
     for axis, parts in (request.grid or {}).items():
         if axis not in AXES:
             raise UsageError(f"grid has no axis {axis!r}; the axes are {', '.join(AXES)}")
@@ -187,7 +183,7 @@ GRID = Option(
     name="grid",
     about="processes along some axes (default: searched)",
     example="b=4,k=2",
-    typed=counts_of("--grid", "b=4,k=2"),
+    typed=counts_of,
     check=_check_grid,
     check_layer=_grid_fits,
 )
@@ -238,9 +234,9 @@ def _check_classes(request: PlanRequest) -> None:
         raise UsageError(f"{other} knows no residue classes; leave out classes, or take the fewest words")
 
 
-def _asked_nest(request: PlanRequest, layer: Layer) -> Nest:
-    """The nest with the classes that the request fixes. Raises `UsageError` where it cannot have them."""
-    asked = {axis: count for axis, count in (request.classes or {}).items() if count > 1}
+def _with_classes(layer: Layer, counts: Mapping[Any, int]) -> Nest:
+    """The nest with some classes. Raises `UsageError` where it cannot have them."""
+    asked = {axis: count for axis, count in counts.items() if count > 1}
     for axis, count in asked.items():
         window = layer.nest.windows[axis]
         possible = possible_counts(window)
@@ -255,11 +251,9 @@ def _asked_nest(request: PlanRequest, layer: Layer) -> Nest:
 
 
 def _read_classes(counts: Mapping[Axis, int], reading: Reading) -> Classes:
-    for axis, count in counts.items():
-        windows = reading.layer.nest.windows
-        possible = [n for n in possible_counts(windows[axis]) if n > 1] if axis in SPATIAL else []
-        if count not in possible:
-            reading.refuse(f"classes.{axis} is {count}, but the layer has {possible}")
+    if set(counts) - set(SPATIAL) or min(counts.values(), default=2) < 2:
+        raise UsageError(f"classes {dict(counts)} are not numbers from 2 along d, h or w")
+    _with_classes(reading.layer, counts)
     return tuple((axis, counts[axis]) for axis in SPATIAL if axis in counts)
 
 
@@ -280,7 +274,7 @@ CLASSES = Decision(
     about="residue classes of a dilated layer along an axis, a divisor of the dilation (default: "
     "whichever moves the fewest words)",
     example="h=4,w=1",
-    typed=counts_of("--classes", "h=4,w=1"),
+    typed=counts_of,
     check=_check_classes,
     key="classes",
     kind=dict[Axis, int],
@@ -288,7 +282,7 @@ CLASSES = Decision(
     to_json=dict,
     from_json=_read_classes,
     to_line=lambda plan: ",".join(f"{axis}={count}" for axis, count in plan.classes),
-    from_line=counts_of("classes", "h=4,w=2"),
+    from_line=counts_of,
     phrase=_classes_phrase,
 )
 
@@ -315,21 +309,24 @@ def _check_rows(request: PlanRequest) -> None:
         )
 
 
-def _rows_fit(request: PlanRequest, layer: Layer) -> None:
-    for axis in (axis for axis, side in (request.rows or {}).items() if side == "in"):
-        if axis not in _asked_nest(request, layer).turnable:
+def _share_rows(nest: Nest, axes: Iterable[str], name: str) -> None:
+    """Raise `UsageError` for an axis along which blocks cannot be cut by input rows."""
+    for axis in axes:
+        if axis not in nest.turnable:
             raise UsageError(
-                f"rows {axis}=in: blocks of {layer.name} share no rows along {axis}, so there is no halo "
+                f"rows {axis}=in: blocks of {name} share no rows along {axis}, so there is no halo "
                 "to choose; leave it out"
             )
 
 
+def _rows_fit(request: PlanRequest, layer: Layer) -> None:
+    asked = [axis for axis, side in (request.rows or {}).items() if side == "in"]
+    _share_rows(_with_classes(layer, request.classes or {}), asked, layer.name)
+
+
 def _read_turned(axes: Sequence[Axis], reading: Reading) -> tuple[Axis, ...]:
-    turnable = reading.nest.turnable
-    turned = tuple(axis for axis in turnable if axis in axes)
-    if len(turned) < len(axes):
-        reading.refuse(f"turned is {list(axes)}, but only {turnable} can be")
-    return turned
+    _share_rows(reading.nest, axes, reading.layer.name)
+    return tuple(axis for axis in SPATIAL if axis in axes)
 
 
 def _turned_of(text: str) -> list[str]:
@@ -380,7 +377,7 @@ def _check_order(request: PlanRequest) -> None:
 
 def _read_order(axes: Sequence[Axis], reading: Reading) -> Order:
     if sorted(axes) != sorted(AXES):
-        reading.refuse(f"order does not name each of the axes {', '.join(AXES)} once")
+        raise UsageError(f"order does not name each of the axes {', '.join(AXES)} once")
     return placement(reading.grid, axes)
 
 

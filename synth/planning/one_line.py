@@ -13,20 +13,16 @@ processes and memory.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from synth.layer.axes import AXES, TENSORS, PerAxis
+from synth.base.errors import UsageError
+from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.passes import PASSES
-from synth.planning.decisions import DECISIONS, names_of
+from synth.planning.decisions import DECISIONS, EXAMPLE, counts_of, names_of
 from synth.schedule.pass_plan import PassPlan
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
-
-EXAMPLE = "b=8 c=2 k=4; Out; c/4"
-_COUNT = re.compile(r"([a-z])([=/])(\d{1,18})")
 
 
 def one_line(plan: Plan) -> str:
@@ -52,13 +48,13 @@ def _shows_order(pass_plan: PassPlan) -> bool:
     return all(pass_plan.trips(each) > 1 for each in pass_plan.order[1:])
 
 
-def read_line(text: str, pass_: str, refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
+def read_line(text: str, pass_: str) -> dict[str, Any]:
     """The grid, the decisions and the passes of a line, as a plan file has them.
 
-    pass_: of the nest, for a line with one pass that is not named. refuse: raises for a sentence.
+    pass_: of the nest, for a line with one pass that is not named. Raises `UsageError`.
     """
     grid, *parts = (" ".join(part.split()) for part in text.split(";"))
-    data: dict[str, Any] = {"grid": _counts(grid, "=", refuse) if grid != "1" else {}, "passes": []}
+    data: dict[str, Any] = {"grid": counts_of(grid if grid != "1" else ""), "passes": []}
     readers = {each.name: each for each in DECISIONS}
     for part in parts:
         first, _, rest = part.partition(" ")
@@ -67,47 +63,38 @@ def read_line(text: str, pass_: str, refuse: Callable[[str], NoReturn]) -> dict[
         elif first in TENSORS or first in PASSES:
             stationary = rest if first in PASSES else first
             if stationary not in TENSORS or (rest and first in TENSORS):
-                refuse(f"{part!r} names no stationary tensor; write one of {', '.join(TENSORS)}")
+                raise UsageError(f"{part!r} names no stationary tensor; write one of {', '.join(TENSORS)}")
             name = first if first in PASSES else pass_
             data["passes"].append({"pass": name, "stationary": stationary.lower(), **_NO_DETAIL})
         elif data["passes"]:
-            data["passes"][-1] |= _detail(part, data["passes"][-1], refuse)
+            data["passes"][-1] |= _detail(part, data["passes"][-1])
         else:
-            refuse(f"{part!r} is no decision and no stationary tensor; write a plan like {EXAMPLE!r}")
+            raise UsageError(f"{part!r} is no decision and no stationary tensor; write one like {EXAMPLE!r}")
     if not data["passes"]:
-        refuse(f"a stationary tensor is missing; write a plan like {EXAMPLE!r}")
+        raise UsageError(f"a stationary tensor is missing; write a plan like {EXAMPLE!r}")
     return data
 
 
 _NO_DETAIL: dict[str, Any] = {"tiles": {}, "swapped": False, "kept": [], "keeps": []}
 
 
-def _detail(part: str, found: dict[str, Any], refuse: Callable[[str], NoReturn]) -> dict[str, Any]:
-    """What a detail says of a pass that is known so far."""
+def _detail(part: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What a detail says of a pass that is known so far. Raises `UsageError`."""
     verb, _, rest = part.partition(" ")
     if part == "swapped":
         return {"swapped": True}
     if verb in ("reuses", "saves"):
         names = names_of(rest)
         if not set(names) <= set(TENSORS):
-            refuse(f"{part!r} names no tensors; write some of {','.join(TENSORS)}")
+            raise UsageError(f"{part!r} names no tensors; write some of {','.join(TENSORS)}")
         return {"kept" if verb == "reuses" else "keeps": [name.lower() for name in names]}
-    tiles = _counts(part, "/", refuse)
+    tiles = counts_of(part, "/")
     stationary = next(tensor for tensor in TENSORS if tensor.lower() == found["stationary"])
     for swapped in (False, True):
         counts = PerAxis(**tiles)
         if PassPlan(stationary, counts, swapped).loops() == tuple(a for a in tiles if tiles[a] > 1):
             return {"tiles": tiles, "swapped": swapped}
     loops = " ".join(f"{axis}/{tiles[axis]}" for axis in PassPlan(stationary, counts).loops())
-    return refuse(f"{part!r} does not begin with the loop along which {stationary} streams; write {loops!r}")
-
-
-def _counts(text: str, sign: str, refuse: Callable[[str], NoReturn]) -> dict[str, int]:
-    """Axis -> count, from `b=8 c=2` or `c/4 h/2`."""
-    counts: dict[str, int] = {}
-    for item in text.split():
-        found = _COUNT.fullmatch(item)
-        if found is None or found[2] != sign or found[1] not in AXES or found[1] in counts:
-            refuse(f"{item!r} is no count of an axis; write axes like b{sign}4, each once")
-        counts[found[1]] = int(found[3])
-    return counts
+    raise UsageError(
+        f"{part!r} does not begin with the loop along which {stationary} streams; write {loops!r}"
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from synth.base.errors import UsageError
 from synth.base.ranges import MOST_PROCS
 from synth.base.yaml_positions import shown
 from synth.layer.axes import TENSORS, Axis, PerAxis, Tensor
@@ -77,14 +77,14 @@ def with_decisions(entry: type[T]) -> type[T]:
     return _STRUCTS.setdefault(entry, msgspec.defstruct(entry.__name__, fields, bases=(entry,), kw_only=True))  # type: ignore[no-any-return]
 
 
-def converted(data: dict[str, Any], entry: type[T], refuse: Callable[[str], NoReturn]) -> T:
-    """The fields of a struct, their types and ranges checked. refuse: raises for a sentence."""
+def converted(data: dict[str, Any], entry: type[T]) -> T:
+    """The fields of a struct, their types and ranges checked. Raises `UsageError`."""
     try:
         return msgspec.convert(data, entry)
     except msgspec.ValidationError as fault:
         what, _, where = str(fault).partition(" - at ")
         path = re.sub(r"`\$\.?|`", "", where)
-        refuse(f"{path}{': ' * bool(path)}{shown(what[0].lower() + what[1:], 200)}")
+        raise UsageError(f"{path}{': ' * bool(path)}{shown(what[0].lower() + what[1:], 200)}") from None
 
 
 def schedule_of(entry: ScheduleEntry, reading: Reading) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def schedule_of(entry: ScheduleEntry, reading: Reading) -> dict[str, Any]:
         reading.chosen[each.field] = each.from_json(getattr(entry, each.key), reading)
     grid = reading.grid
     if grid.size > procs:
-        reading.refuse(f"the grid has {grid.size} processes, more than procs {procs}")
+        raise UsageError(f"the grid has {grid.size} processes, more than procs {procs}")
     work = PerAxis(*(-(-n // p) for n, p in zip(reading.nest.extents, grid, strict=True)))
     first, *later = _passes(entry, work.with_("g", 1), reading)
     return {"procs": procs, "grid": grid, "first": first, "later": tuple(later), **reading.chosen}
@@ -113,7 +113,7 @@ def _passes(entry: ScheduleEntry, most: PerAxis, reading: Reading) -> list[PassP
     else:
         allowed = {(TURNED[entry.pass_] if transposed else entry.pass_,)}
     if tuple(pass_plan.pass_ for pass_plan in pass_plans) not in allowed:
-        reading.refuse(f"passes are not those of pass {entry.pass_!r}")
+        raise UsageError(f"passes are not those of pass {entry.pass_!r}")
     return pass_plans
 
 

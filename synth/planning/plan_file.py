@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from synth.base.errors import InputError
+from synth.base.errors import InputError, UsageError, said_of
 from synth.base.file_kinds import refuse_other_file
-from synth.base.user_files import MOST_JSON, read_text
+from synth.base.user_files import MOST_JSON, json_of, read_text
 from synth.base.work_balance import MOST_BALANCE
 from synth.base.yaml_positions import shown
 from synth.layer.axes import AXES, ROW_MAJOR
@@ -45,20 +44,14 @@ def plan_text(path: str | os.PathLike[str]) -> str:
 def parse_plan(text: str, name: str) -> Plan:
     """A plan from the text of a file; `name` is for messages."""
     refuse_other_file(text, name, "plan")
-    try:
-        data = json.loads(text, parse_constant=no_constant)
-    except (ValueError, RecursionError) as fault:
-        place = f":{fault.lineno}:{fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
-        raise InputError(f"{name}{place}: is not JSON; {REMEDY}") from fault
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        schema = data.get("schema") if isinstance(data, dict) else None
-        raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    data = json_of(text, name, SCHEMA, REMEDY)
     layer_name = data.get("name")
     if not isinstance(layer_name, str):
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
     data.setdefault("order", list(ROW_MAJOR))  # missing in files of earlier versions
-    plan = _decisions(data, layer, name)
+    with said_of(name, InputError, f"; {REMEDY}"):
+        plan = _decisions(data, layer)
     _require_none(decision_faults(plan), name)
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
@@ -77,15 +70,9 @@ def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True)  # 4, 4.0 and true are three values
 
 
-def no_constant(constant: str) -> float:
-    """Refuses NaN and infinity, which JSON does not have."""
-    raise ValueError(constant)
-
-
-def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
-    refuse = partial(_refuse, name)
-    entry = converted(data, with_decisions(PlanEntry), refuse)
-    reading = Reading(layer, entry.grid, refuse)
+def _decisions(data: dict[str, Any], layer: Layer) -> Plan:
+    entry = converted(data, with_decisions(PlanEntry))
+    reading = Reading(layer, entry.grid)
     schedule = schedule_of(entry, reading)
     limit_bytes, least_work = entry.memory.limit_bytes, entry.balance.least_work
     if limit_bytes is not None:
@@ -93,7 +80,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     if least_work is not None:
         reading.whole(least_work, 1, MOST_WORK, "balance.least_work")
     if not 0 <= entry.balance.allowed <= MOST_BALANCE:
-        refuse(f"balance.allowed is not a number from 0 to {MOST_BALANCE:g}")
+        raise UsageError(f"balance.allowed is not a number from 0 to {MOST_BALANCE:g}")
     return Plan(
         layer,
         **schedule,
@@ -105,7 +92,3 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         proven_words=entry.proven_words,
         algorithm=entry.algorithm,
     )
-
-
-def _refuse(name: str, sentence: str) -> NoReturn:
-    raise InputError(f"{name}: {sentence}; {REMEDY}")

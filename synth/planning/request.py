@@ -23,6 +23,7 @@ from synth.layer.axes import AXES, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
 from synth.planning.decisions import (
     CLASSES,
+    EXAMPLE,
     GRID,
     ORDER,
     PANELS,
@@ -250,7 +251,7 @@ def _check_line(request: PlanRequest) -> None:
     if request.as_ is None:
         return
     if not isinstance(request.as_, str):
-        raise UsageError(f'as is {request.as_!r}; write a plan like "b=8 c=2 k=4; Out; c/4"')
+        raise UsageError(f'as is {request.as_!r}; write a plan like "{EXAMPLE}"')
     if request.objective != "words":
         raise UsageError(f"objective {request.objective} searches a plan; leave it out, or {option('as_')}")
     also = request.given(*SEARCHED)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from synth.base.doors import option
-from synth.base.errors import UsageError
+from synth.base.errors import UsageError, said_of
 from synth.layer.layer import Layer
 from synth.layer.passes import Task
 from synth.planning.decisions import Reading
@@ -22,22 +20,24 @@ def typed_plan(request: PlanRequest, layer: Layer, task: Task, ghosts: bool = Tr
     task: what the nest of the layer computes. No search is made, so the plan knows no least work.
     """
 
-    def refuse(sentence: str) -> NoReturn:
-        raise UsageError(f"{option('as_', request.as_)}: {sentence}")
+    with said_of(option("as_", request.as_)):
+        return _read(request, layer, task, ghosts)
 
-    data = read_line(request.as_ or "", task, refuse)
+
+def _read(request: PlanRequest, layer: Layer, task: Task, ghosts: bool) -> Plan:
+    data = read_line(request.as_ or "", task)
     data |= {"procs": request.procs, "pass": request.pass_}
-    entry = converted(data, with_decisions(ScheduleEntry), refuse)
+    entry = converted(data, with_decisions(ScheduleEntry))
     plan = Plan(
         layer,
-        **schedule_of(entry, Reading(layer, entry.grid, refuse)),
+        **schedule_of(entry, Reading(layer, entry.grid)),
         limit_bytes=request.limit_bytes,
         balance=request.balance,
         exact_procs=request.exact_procs,
         ghosts=ghosts,
     )
     for fault in decision_faults(plan):
-        refuse(fault)
+        raise UsageError(fault)
     if plan.pass_ == "training" and plan.gradients != tuple(sorted(request.gradient_tensors)):
-        refuse(f"its passes compute other gradients than {option('gradients', request.gradients)}")
+        raise UsageError(f"its passes compute other gradients than {option('gradients', request.gradients)}")
     return plan

@@ -48,17 +48,17 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
     (
         ["plan", CONV, "--procs", "4", "--grid", "b=2,b=2"],
         2,
-        "--grid 'b=2,b=2' is not like b=4,k=2; name each axis once, with a count",
+        "--grid: 'b=2' is no count of an axis; write axes like b=4, each once",
     ),
     (
         ["plan", CONV, "--procs", "4", "--grid", "b"],
         2,
-        "--grid 'b' is not like b=4,k=2; name each axis once, with a count",
+        "--grid: 'b' is no count of an axis; write axes like b=4, each once",
     ),
     (
         ["plan", CONV, "--procs", "4", "--grid", "q=2"],
         2,
-        "grid has no axis 'q'; the axes are b, g, d, h, w, c, k",
+        "--grid: 'q=2' is no count of an axis; write axes like b=4, each once",
     ),
     (
         ["plan", CONV, "--procs", "4", "--balance", "nan"],

@@ -82,9 +82,9 @@ def test_reports_print_the_line() -> None:
         ("b=2; Out; k/2 c/2", "does not begin with the loop along which Out streams; write 'c/2 k/2'"),
         ("b=2; Out; reuses In", "passes[0].kept names in, which is not saved before"),
         ("b=2; backward-data Out", "passes are not those of pass 'forward'"),
-        ("b=2; rows b=in; Out", "turned is ['b'], but only ('h', 'w') can be"),
+        ("b=2; rows b=in; Out", "share no rows along b"),
         ("b=2; rows w=up; Out", "rows w=up is not in or out"),
-        ("b=2; classes h=2; Out", "classes.h is 2, but the layer has []"),
+        ("b=2; classes h=2; Out", "its numbers of classes are 1"),
         ("b=2; order b,b; Out", "order does not name each of the axes"),
     ],
 )

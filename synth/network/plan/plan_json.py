@@ -11,11 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from synth.base.arithmetic import same_number
-from synth.base.errors import InputError
+from synth.base.errors import InputError, UsageError, said_of
 from synth.base.file_kinds import refuse_other_file
+from synth.base.user_files import json_of
 from synth.layer.axes import TENSORS
 from synth.network.plan.plan_entry import (
     MAX_NUMBER,
@@ -134,13 +135,7 @@ def is_network_plan(text: str) -> bool:
 def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     """The data of a network plan. Raises `InputError` if the text is not one, or was edited."""
     refuse_other_file(text, name, "network-plan")
-    try:
-        data = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as fault:
-        raise InputError(f"{name}: is not JSON; {REMEDY}") from fault
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        schema = data.get("schema") if isinstance(data, dict) else None
-        raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    data = json_of(text, name, SCHEMA, REMEDY)
     digest, training, layers = digest_of(data), data.get("pass") == "training", data.get("layers")
     # the first files did not contain these
     data.setdefault("kept", ["out"] if training else [])
@@ -149,85 +144,76 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
         if isinstance(layer, dict):
             for key, value in ("gradients", ["in", "ker"] * training), ("turned", []), ("whole", False):
                 layer.setdefault(key, value)
-    check = _Check(name)
-    check.plan(converted(data, NetworkPlanEntry, check.fail))
-    if data["digest"] != digest:
-        check.fail("digest is not that of the file, which was edited")
+    with said_of(name, InputError, f"; {REMEDY}"):
+        _check(converted(data, NetworkPlanEntry))
+        if data["digest"] != digest:
+            raise UsageError("digest is not that of the file, which was edited")
     return data
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(constant)
+def _check(plan: NetworkPlanEntry) -> None:
+    """Raise `UsageError` for what several objects of a plan contradict."""
+    training, in_words = plan.pass_ == "training", plan.objective == "words"
+    if not training and set(plan.kept) - {"ker"}:
+        raise UsageError("kept is not a list of tensors that a training step gathers, or a forward pass has")
+    for i, layer in enumerate(plan.layers):
+        _check_layer(layer, f"layers[{i}]", plan)
+    names = {layer.name for layer in plan.layers}
+    if len(names) < len(plan.layers):
+        raise UsageError("two layers have one name")
+    for i, edge in enumerate(plan.redistributions):
+        _check_edge(edge, f"redistributions[{i}]", names, in_words)
+    if len({(edge.from_, edge.to, edge.onto) for edge in plan.redistributions}) < len(plan.redistributions):
+        raise UsageError("redistributions names one edge twice")
+    if plan.margins is not None:
+        _check_margins(plan.margins, in_words and not training and "ker" in plan.kept)
+    _check_totals(plan)
 
 
-class _Check:
-    """Checks what follows from several objects of a plan file."""
+def _check_layer(layer: LayerRow, key: str, plan: NetworkPlanEntry) -> None:
+    if layer.processes > plan.procs:
+        raise UsageError(f"{key}.grid has {layer.processes} processes, more than procs {plan.procs}")
+    parts = layer.words.in_, layer.words.ker, layer.words.out
+    if plan.objective == "words" and not max(parts) <= layer.cost <= sum(parts):
+        raise UsageError(f"{key}.cost is {layer.cost:g}, which its words per tensor do not allow")
+    if layer.whole and (plan.pass_ != "training" or plan.objective == "words"):
+        raise UsageError(f"{key}.whole is true, but the plan is not of training for time")
+    if layer.gradients and plan.pass_ != "training":
+        raise UsageError(f"{key}.gradients is not a list of those that a training step makes")
 
-    def __init__(self, file: str) -> None:
-        self.file = file
 
-    def fail(self, what: str) -> NoReturn:
-        raise InputError(f"{self.file}: {what}; {REMEDY}")
+def _check_edge(edge: EdgeRow, key: str, names: set[str], in_words: bool) -> None:
+    itself = edge.from_ == edge.to and edge.onto != "out"
+    if not {edge.from_, edge.to} <= names or itself:
+        raise UsageError(f"{key} does not join two layers of the plan")
+    if (in_words and edge.cost != edge.words) or (edge.words == 0 and edge.cost != 0):
+        raise UsageError(f"{key}.cost is {edge.cost:g}, which its {edge.words} words do not cost")
 
-    def plan(self, plan: NetworkPlanEntry) -> None:
-        training, in_words = plan.pass_ == "training", plan.objective == "words"
-        if not training and set(plan.kept) - {"ker"}:
-            self.fail("kept is not a list of tensors that a training step gathers, or a forward pass has")
-        for i, layer in enumerate(plan.layers):
-            self.layer(layer, f"layers[{i}]", plan)
-        names = {layer.name for layer in plan.layers}
-        if len(names) < len(plan.layers):
-            self.fail("two layers have one name")
-        for i, edge in enumerate(plan.redistributions):
-            self.edge(edge, f"redistributions[{i}]", names, in_words)
-        if len({(edge.from_, edge.to, edge.onto) for edge in plan.redistributions}) < len(
-            plan.redistributions
-        ):
-            self.fail("redistributions names one edge twice")
-        if plan.margins is not None:
-            self.margins(plan.margins, in_words and not training and "ker" in plan.kept)
-        self.totals(plan)
 
-    def layer(self, layer: LayerRow, key: str, plan: NetworkPlanEntry) -> None:
-        if layer.processes > plan.procs:
-            self.fail(f"{key}.grid has {layer.processes} processes, more than procs {plan.procs}")
-        parts = layer.words.in_, layer.words.ker, layer.words.out
-        if plan.objective == "words" and not max(parts) <= layer.cost <= sum(parts):
-            self.fail(f"{key}.cost is {layer.cost:g}, which its words per tensor do not allow")
-        if layer.whole and (plan.pass_ != "training" or plan.objective == "words"):
-            self.fail(f"{key}.whole is true, but the plan is not of training for time")
-        if layer.gradients and plan.pass_ != "training":
-            self.fail(f"{key}.gradients is not a list of those that a training step makes")
+def _check_margins(margins: MarginsEntry, allowed: bool) -> None:
+    if not allowed:
+        raise UsageError("margins is there, but the plan is not of inference for words")
+    if len({each.name for each in margins.tensors}) < len(margins.tensors):
+        raise UsageError("margins.tensors names one tensor twice")
 
-    def edge(self, edge: EdgeRow, key: str, names: set[str], in_words: bool) -> None:
-        itself = edge.from_ == edge.to and edge.onto != "out"
-        if not {edge.from_, edge.to} <= names or itself:
-            self.fail(f"{key} does not join two layers of the plan")
-        if (in_words and edge.cost != edge.words) or (edge.words == 0 and edge.cost != 0):
-            self.fail(f"{key}.cost is {edge.cost:g}, which its {edge.words} words do not cost")
 
-    def margins(self, margins: MarginsEntry, allowed: bool) -> None:
-        if not allowed:
-            self.fail("margins is there, but the plan is not of inference for words")
-        if len({each.name for each in margins.tensors}) < len(margins.tensors):
-            self.fail("margins.tensors names one tensor twice")
+def _check_totals(plan: NetworkPlanEntry) -> None:
+    """The numbers that follow from the rows."""
+    largest = max(layer.memory_words for layer in plan.layers)
+    _check_same(plan.memory_words, plan.resident_words + largest, "memory_words")
+    total = sum(layer.cost for layer in plan.layers) + sum(edge.cost for edge in plan.redistributions)
+    total += sum(each.words for each in plan.margins.tensors) if plan.margins else 0
+    _check_same(plan.cost, total, "cost")
+    if plan.margins is None and plan.lower_bound > plan.cost * (1 + 1e-9):
+        raise UsageError("lower_bound is above cost")
+    possible = [(each.cost, each.name) for each in plan.singles if each.cost is not None]
+    cost, name = min(possible, key=itemgetter(0), default=(None, None))
+    if plan.best_single != name:
+        raise UsageError(f"best_single is {str(plan.best_single)[:60]!r}, which singles do not say")
+    _check_same(plan.ratio, plan.cost / cost if cost else None, "ratio")
 
-    def totals(self, plan: NetworkPlanEntry) -> None:
-        """The numbers that follow from the rows."""
-        largest = max(layer.memory_words for layer in plan.layers)
-        self.same(plan.memory_words, plan.resident_words + largest, "memory_words")
-        total = sum(layer.cost for layer in plan.layers) + sum(edge.cost for edge in plan.redistributions)
-        total += sum(each.words for each in plan.margins.tensors) if plan.margins else 0
-        self.same(plan.cost, total, "cost")
-        if plan.margins is None and plan.lower_bound > plan.cost * (1 + 1e-9):
-            self.fail("lower_bound is above cost")
-        possible = [(each.cost, each.name) for each in plan.singles if each.cost is not None]
-        cost, name = min(possible, key=itemgetter(0), default=(None, None))
-        if plan.best_single != name:
-            self.fail(f"best_single is {str(plan.best_single)[:60]!r}, which singles do not say")
-        self.same(plan.ratio, plan.cost / cost if cost else None, "ratio")
 
-    def same(self, stated: Any, derived: float | None, key: str) -> None:
-        if stated is None if derived is None else same_number(stated, derived):
-            return
-        self.fail(f"{key} is {str(stated)[:60]}, but the rest of the plan makes it {derived}")
+def _check_same(stated: Any, derived: float | None, key: str) -> None:
+    if stated is None if derived is None else same_number(stated, derived):
+        return
+    raise UsageError(f"{key} is {str(stated)[:60]}, but the rest of the plan makes it {derived}")
