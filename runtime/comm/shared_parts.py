@@ -38,9 +38,9 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
+from synth.runtime.grid.rules.shared_rounds import in_one_round, owned_share
 
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
-ROUND = 1024  # words per number of a value; 8 KiB of two numbers in float32
 # parts by rank, (ranks, numbers, *box), and where the box is -> (numbers, *box)
 Combine = Callable[[torch.Tensor, tuple[slice, ...]], torch.Tensor]
 
@@ -78,7 +78,7 @@ class SharedParts:
         alone = len(self.ranks) == 1
         self.group = None if alone else process_groups.of(self.ranks)
         self.apart = disjoint(held.boxes)
-        self.one_round = not self.apart or in_one_round(held.boxes[me], len(self.ranks))
+        self.one_round = not self.apart or few_words(held.boxes[me], len(self.ranks))
 
     @property
     def alone(self) -> bool:
@@ -135,11 +135,11 @@ class SharedParts:
         if not self.apart:
             return tuple(direct)
         boxes, ranks = held.boxes, Counter(held.boxes)
-        if all(in_one_round(box, number) for box, number in ranks.items()):
+        if all(few_words(box, number) for box, number in ranks.items()):
             return tuple(direct)
         twice = around(held, self.owned)
         return tuple(
-            one if in_one_round(box, ranks[box]) else two
+            one if few_words(box, ranks[box]) else two
             for box, one, two in zip(boxes, direct, twice, strict=True)
         )
 
@@ -318,11 +318,10 @@ def sharing(held: Layout) -> tuple[int, ...]:
     return tuple(rank for rank, box in enumerate(held.boxes) if box in found)
 
 
-def in_one_round(box: Box, ranks: int) -> bool:
+def few_words(box: Box, ranks: int) -> bool:
     """Whether ranks that hold one box combine their parts in one round."""
-    words, longest = volume(box), max(shape(box), default=1)
-    share = words // max(1, longest) * math.ceil(longest / ranks)
-    return (ranks - 2) * (words - share) <= ROUND
+    extents = shape(box)
+    return bool(in_one_round(volume(box), owned_share(extents, ranks), ranks))
 
 
 def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ rank owns, needs and sends is always a box.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,6 +51,17 @@ def intersect(one: Interval, other: Interval) -> Interval:
     """The positions in both intervals."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """The intervals between the positions that no given interval crosses."""
+    found: list[Interval] = []
+    for low, high in sorted(set(intervals)):
+        if found and low < found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
 
 
 @lru_cache(REMEMBERED)

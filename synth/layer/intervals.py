@@ -10,6 +10,7 @@ from synth.runtime.grid.boxes import (
     Interval,
     consecutive,
     cut,
+    joined,
     outside,
     overlap,
     shape,
@@ -20,8 +21,8 @@ from synth.runtime.grid.boxes import (
 from synth.runtime.grid.boxes import intersect as meet
 
 __all__ = [
-    "Block", "Box", "Interval", "consecutive", "contains", "cut", "cuts", "hull", "length", "meet", "outside",
-    "overlap", "shape", "volume", "widen", "within",
+    "Block", "Box", "Interval", "consecutive", "contains", "cut", "cuts", "hull", "joined", "length", "meet",
+    "outside", "overlap", "shape", "volume", "widen", "within",
 ]  # fmt: skip
 Block = dict[str, Interval]  # axis -> the interval of the loop that a process or a step works on
 

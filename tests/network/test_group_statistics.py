@@ -13,8 +13,8 @@ from synth.network.file import parse_network
 from synth.network.graph import Network, Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.plan.group_statistics import group_statistics
 from synth.network.plan.report import report
+from synth.network.plan.statistics import group_statistics
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between, between

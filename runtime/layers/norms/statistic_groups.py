@@ -14,7 +14,7 @@ from synth.runtime.comm.exchanges import Words, overlaps
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_parts import Moments
-from synth.runtime.grid.boxes import Box, Interval, volume
+from synth.runtime.grid.boxes import Box, Interval, joined, volume
 from synth.runtime.tensor.partition import Partition
 
 
@@ -73,13 +73,7 @@ def _division(layout: Layout, samples: Interval) -> Layout:
 
 def sample_groups(boxes: Iterable[Box]) -> list[Interval]:
     """The divisions of the samples: intervals between cuts that no box crosses."""
-    joined: list[Interval] = []
-    for low, high in sorted({box[0] for box in boxes if volume(box)}):
-        if joined and low < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(high, joined[-1][1])
-        else:
-            joined.append((low, high))
-    return joined
+    return joined(box[0] for box in boxes if volume(box))
 
 
 def first_samples(layout: Layout) -> Partition:

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from synth.runtime.comm.exchanges import Exchange, moved
+from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout, even, replicated
-from synth.runtime.comm.redistribute import Count, redistribute
+from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-from synth.runtime.layers.steps.step import Step
-from synth.runtime.rules.rule import is_trainable
+from synth.runtime.rules.rule import Operand, Rule, is_trainable
 from synth.runtime.tensor.partition import Partition
 
 
@@ -42,7 +42,7 @@ class Several:
         return made[first]
 
 
-class GatheredStep(Step):
+class GatheredStep(Pulled):
     """A call that every rank computes from the whole inputs; it keeps a part.
 
     For calls that cannot be cut. `calls`, one for evaluation and one for training, take
@@ -67,11 +67,13 @@ class GatheredStep(Step):
         place: int = 0,
         changes: bool = False,
     ) -> None:
-        super().__init__()
-        self.calls, self.layouts, self.count = calls, layouts, count
-        self.takes = len(layouts)
-        self.draws, self.module, self.plain = draws, params, plain
-        self.layout = even(out, layouts[0].ranks)
+        operands = (
+            Operand(each, replicated(each.whole, each.ranks), place)
+            for place, each in enumerate(layouts)
+        )
+        out_layout = even(out, layouts[0].ranks)
+        super().__init__(Rule(out_layout, tuple(operands), self._called), count, params)
+        self.calls, self.draws, self.plain = calls, draws, plain
         self.several, self.place, self.changes = several, place, changes
         if several is not None:
             several.places.append(place)
@@ -102,7 +104,7 @@ class GatheredStep(Step):
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own part of the result."""
         if self._computes:
-            result = self._computed(shards)
+            result = super().forward(*shards)
         else:
             assert self.several is not None
             result = self.several.left.pop(self.place)
@@ -114,31 +116,18 @@ class GatheredStep(Step):
     def _computes(self) -> bool:
         return self.several is None or self.several.computes(self.place)
 
-    def _computed(self, shards: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The whole result."""
-        pairs = zip(shards, self.layouts, strict=True)
-        whole = [
-            redistribute(
-                shard, layout, replicated(layout.whole, layout.ranks), self.count
-            )
-            for shard, layout in pairs
-        ]
-        params = [] if self.module is None else self.module.all()
+    def _called(self, *given: torch.Tensor) -> torch.Tensor:
+        """The whole result, from the whole inputs and the parameters."""
         flat = nullcontext() if self.plain is None else bound_flat_weights(self.plain)
-        device = shards[0].device
-        with self.draws.alike(device) if self.draws else nullcontext(), flat:
-            made: Any = self.calls[self.training](*whole, *params)
+        alike = self.draws.alike(given[0].device) if self.draws else nullcontext()
+        with alike, flat:
+            made: Any = self.calls[self.training](*given)
         result: torch.Tensor = made if self.several is None else self.several.keep(made)
         return result
 
     def exchanges(self) -> list[Exchange]:
         """Whole inputs, and the gradients of parameters, where they are computed."""
-        if not self._computes:
-            return []
-        found = super().exchanges()
-        for place, each in enumerate(self.layouts):
-            found += moved(each, replicated(each.whole, each.ranks), place)
-        return found
+        return super().exchanges() if self._computes else []
 
 
 def empty_copy(module: nn.Module) -> nn.Module:

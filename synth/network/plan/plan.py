@@ -142,7 +142,7 @@ class NetworkPlan:
     @cached_property
     def group_statistics_words(self) -> int:
         """Words received per rank, beside `cost`, by group, instance and layer normalizations."""
-        from synth.network.plan.group_statistics import group_statistics_words
+        from synth.network.plan.statistics import group_statistics_words
 
         return group_statistics_words(self)
 

@@ -1,26 +1,34 @@
-"""Words that batch normalizations exchange: two per channel and other rank, in each direction.
+"""Words that normalizations exchange: two numbers per value and pass, of which several ranks have parts.
 
-Ranks exchange mean and variance in the forward pass, and two sums in the backward pass. With global
-statistics all ranks that hold words of a channel do so, with local ones those that hold parts of the same
-samples. The plan counts batch normalizations that lie as a planned layer does. It does not count those of
-concatenations, of reindexed values and of the network's input.
+The numbers are mean and variance in the forward pass, and two sums in the backward pass. The values are
+channels in a batch normalization: with global statistics all ranks that hold words of a channel exchange
+them, with local ones those that hold parts of the same samples. In group and instance normalizations they are
+samples and groups, in layer normalizations positions. Ranks send few words to each other in one round, or, in
+these, to owners and back (`SharedParts` of the runtime).
+
+The plan counts normalizations that lie as a planned layer does. It does not count those of concatenations, of
+reindexed values and of the network's input.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from synth.layer.interval_arrays import cut
+from synth.layer.intervals import joined
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import OwnedBoxes
+from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round, owned_share
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
 
-Interval = tuple[int, int]
-PER_CHANNEL = 2  # mean and variance; two sums in the backward pass
+KINDS = ("groupnorm", "instancenorm", "layernorm")
+CHANNEL = 1  # of a box
+Boxes = tuple[np.ndarray, np.ndarray]
 
 
 def statistics_words(plan: NetworkPlan) -> int:
@@ -78,22 +86,18 @@ def laid_out_by(node: Node, network: Network) -> str | None:
 
 
 def _received(plan: NetworkPlan, position: int) -> int:
-    """Words that a process receives at most if the output of a layer is normalized.
-
-    Of very many processes only a sample is known (`sampled_ranks`); its groups are scaled.
-    """
-    low, high = boxes_after(plan, position)
-    full = (high > low).all(axis=0)
-    samples = [(0, int(high[0].max()))]
+    """Words that a process receives at most if the output of a layer is normalized."""
+    low, high = boxes = boxes_after(plan, position)
+    first, last = np.zeros_like(low), np.ones_like(high)
+    first[CHANNEL], last[CHANNEL] = low[CHANNEL], high[CHANNEL]
     if plan.request.batch_norm == "local":
-        samples = joined(low[0][full], high[0][full])
-    most, scale = 0, max(1.0, plan.request.procs / low.shape[1])
-    for first, last in samples:
-        inside = full & (low[0] >= first) & (low[0] < last)
-        for begin, end in joined(low[1][inside], high[1][inside]):
-            ranks = int((inside & (low[1] >= begin) & (low[1] < end)).sum() * scale)
-            most = max(most, PER_CHANNEL * (end - begin) * (ranks - 1))
-    return most
+        full = (high > low).all(axis=0)
+        begins = np.array(
+            [begin for begin, _ in joined(zip(*(each[0][full].tolist() for each in boxes), strict=True))]
+        )
+        first[0] = np.searchsorted(begins, low[0], "right") - 1
+        last[0] = first[0] + 1
+    return NUMBERS * _around(first, last, boxes, plan.request.procs, always=True)
 
 
 def boxes_after(plan: NetworkPlan, position: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,12 +120,70 @@ def boxes_after(plan: NetworkPlan, position: int) -> tuple[np.ndarray, np.ndarra
     return low, high
 
 
-def joined(lows: np.ndarray, highs: np.ndarray) -> list[Interval]:
-    """The intervals between the positions that no given interval crosses."""
-    found: list[Interval] = []
-    for low, high in sorted({(int(a), int(b)) for a, b in zip(lows, highs, strict=True)}):
-        if found and low < found[-1][1]:
-            found[-1] = found[-1][0], max(high, found[-1][1])
-        else:
-            found.append((low, high))
+# -- group, instance and layer normalizations -------------------------------------------------------------
+
+
+def group_statistics(plan: NetworkPlan) -> dict[str, tuple[int, int]]:
+    """Normalization -> words that a process receives, at most, in the forward and in the backward pass.
+
+    The backward pass also sums the gradients of scale and shift over the ranks that hold a channel. A group
+    normalization whose number of groups is unknown is counted with a group per channel.
+    """
+    position = {node.name: i for i, node in enumerate(plan.network.planned)}
+    found = {}
+    for node in plan.network.nodes.values():
+        source = laid_out_by(node, plan.network) if node.kind in KINDS else None
+        if source is not None:
+            boxes = boxes_after(plan, position[source])
+            sums = _sums(node, boxes, plan.request.procs)
+            found[node.name] = sums, sums + _of_parameters(node, boxes, plan.request.procs)
     return found
+
+
+def group_statistics_words(plan: NetworkPlan) -> int:
+    """Words per process in a forward pass, or in a training step."""
+    words = group_statistics(plan).values()
+    return sum(forward + (backward if plan.request.training else 0) for forward, backward in words)
+
+
+def _sums(node: Node, boxes: Boxes, procs: int) -> int:
+    """Words of the sums of one pass, of the process that receives most."""
+    low, high = (each.copy() for each in boxes)
+    if node.kind == "layernorm":
+        if not (low[CHANNEL][high[CHANNEL] > low[CHANNEL]] > 0).any():
+            return 0  # no channels are cut
+        low[CHANNEL], high[CHANNEL] = 0, 1
+    else:
+        groups = (node.groups if node.kind == "groupnorm" else 0) or node.shape[1]
+        size = node.shape[1] // groups
+        low[CHANNEL], high[CHANNEL] = low[CHANNEL] // size, -(-high[CHANNEL] // size)
+        low[CHANNEL + 1 :], high[CHANNEL + 1 :] = 0, 1
+    return NUMBERS * _around(low, high, boxes, procs, direct=True)
+
+
+def _of_parameters(node: Node, boxes: Boxes, procs: int) -> int:
+    """Words of the gradients of scale and shift."""
+    low, high = np.zeros_like(boxes[0]), np.ones_like(boxes[1])
+    low[CHANNEL], high[CHANNEL] = boxes[0][CHANNEL], boxes[1][CHANNEL]
+    return node.trained // node.shape[1] * _around(low, high, boxes, procs)
+
+
+def _around(
+    low: np.ndarray, high: np.ndarray, boxes: Boxes, procs: int, direct: bool = False, always: bool = False
+) -> int:
+    """Words that a process receives, at most, if sums over ranks with equal boxes go to owners and return.
+
+    boxes: of the value itself; ranks without words of it add nothing. direct: whether few words go from all
+    ranks to all others instead; always: whether all do.
+    Of very many processes only a sample is known (`sampled_ranks`); its groups are scaled.
+    """
+    used = (boxes[1] > boxes[0]).all(axis=0)
+    held, counts = np.unique(np.stack([low[:, used], high[:, used]]), axis=2, return_counts=True)
+    most, scale = 0, max(1.0, procs / low.shape[1])
+    for (first, last), number in zip(np.moveaxis(held, 2, 0), counts.tolist(), strict=True):
+        extents, ranks = [int(each) for each in last - first], int(number * scale)
+        share, words = owned_share(extents, ranks), math.prod(extents)
+        if ranks > 1:
+            once = always or (direct and in_one_round(words, share, ranks))
+            most = max(most, (ranks - 1) * words if once else words + (ranks - 2) * share)
+    return most

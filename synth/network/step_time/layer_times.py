@@ -20,8 +20,8 @@ from synth.machine.collectives import Op
 from synth.machine.layer_time import THINNEST, along, compute_seconds
 from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
-from synth.network.norm_rounds import NUMBERS, in_one_round
 from synth.network.step_time.buckets import bucket_bytes
+from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import tile_rows
 
