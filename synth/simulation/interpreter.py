@@ -314,13 +314,7 @@ class _Interpreter:
         """Send the partial sums of the written panel to their owners; then drop the panel on every rank."""
         moves = tuple(moves)
         sums_are_sent_once(self.ranks, self.written, moves)
-        transit = np.zeros(len(self.ranks), np.int64)
-        arriving: list[tuple[int, Box, Values | None]] = []
-        for move in moves:
-            values = self._take(move)
-            self.traffic.count(move, self.now)
-            transit[[move.source, *move.targets]] += volume(move.box)
-            arriving += [(target, move.box, values) for target in move.targets]
+        transit, arriving = self._sent(moves)
         for rank, state in enumerate(self.ranks):
             transit[rank] += self._into_shard(state)
             state.touch(int(transit[rank]) + flight.get(rank, 0))
@@ -331,6 +325,17 @@ class _Interpreter:
         if self.one_step and not self.stationary:
             for state in self.ranks:
                 state.live += volume(state.sums.box)
+
+    def _sent(self, moves: Iterable[Move]) -> tuple[Any, list[tuple[int, Box, Values | None]]]:
+        """By rank, the words that it sends and receives; and what arrives: (rank, box, values)."""
+        words = np.zeros(len(self.ranks), np.int64)
+        arriving: list[tuple[int, Box, Values | None]] = []
+        for move in moves:
+            values = self._take(move)
+            self.traffic.count(move, self.now)
+            words[[move.source, *move.targets]] += volume(move.box)
+            arriving += [(target, move.box, values) for target in move.targets]
+        return words, arriving
 
     def _drop(self, tensor: Tensor) -> None:
         if tensor in (self.pass_plan.reuses | self.pass_plan.saves) - {*self.program.fills}:
@@ -365,13 +370,7 @@ class _Interpreter:
 
     def _return(self, moves: Iterable[Move]) -> None:
         """Send halo rows of the result to their owners, who add them; then keep the owned rows only."""
-        strips = np.zeros(len(self.ranks), np.int64)
-        arriving: list[tuple[int, Box, Values | None]] = []
-        for move in moves:
-            values = self._take(move)
-            self.traffic.count(move, self.now)
-            strips[[move.source, *move.targets]] += volume(move.box)
-            arriving += [(target, move.box, values) for target in move.targets]
+        strips, arriving = self._sent(moves)
         for rank, state in enumerate(self.ranks):
             own = self.distribution.owned(self.written, self.distribution.at(rank))
             mine = Held(own, self._zeros(own))

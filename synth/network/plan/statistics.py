@@ -92,9 +92,8 @@ def _received(plan: NetworkPlan, position: int) -> int:
     first[CHANNEL], last[CHANNEL] = low[CHANNEL], high[CHANNEL]
     if plan.request.batch_norm == "local":
         full = (high > low).all(axis=0)
-        begins = np.array(
-            [begin for begin, _ in joined(zip(*(each[0][full].tolist() for each in boxes), strict=True))]
-        )
+        groups = joined(zip(low[0][full].tolist(), high[0][full].tolist(), strict=True))
+        begins = np.array([begin for begin, _ in groups])
         first[0] = np.searchsorted(begins, low[0], "right") - 1
         last[0] = first[0] + 1
     return NUMBERS * _around(first, last, boxes, plan.request.procs, always=True)
