@@ -24,6 +24,7 @@ from synth.runtime.tracing.expressions import (
 )
 from synth.runtime.tracing.host_calls import READS, has_values, on_host
 from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.recorded import (
     function_name,
@@ -35,8 +36,6 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.tracing.regions.autocast_regions import AutocastRegions
-from synth.runtime.tracing.regions.checkpoint_regions import CheckpointRegions
 from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 

@@ -29,15 +29,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import PaddedRows, padded_rows, tile_rows
-from synth.schedule.memory_frame import Frame, HaloWords, Tiles
-from synth.schedule.memory_messages import Messages, most_arriving
+from synth.schedule.memory_messages import Arrival, Messages, most_arriving
 from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.pass_program import Loop, Reduce, Rows, lowered
 
@@ -67,6 +66,51 @@ class Memory:
     def words(self) -> int:
         """High-water mark in words."""
         return max(self.halo, self.expand, self.loop, self.reduce)
+
+
+class HaloWords(NamedTuple):
+    """Words of a tensor with a halo; zeros without one.
+
+    carried: the widened shard. strips: in flight, what rows add to it at most. room: the buffer with the
+    shard and all that is carried. beside: in flight, what rows add to that. padded: the widened shard with
+    the zeros around it, which the room has, too.
+    """
+
+    carried: int = 0
+    strips: int = 0
+    room: int = 0
+    beside: int = 0
+    padded: int = 0
+
+
+class Frame(NamedTuple):
+    """The memory of all pass plans with one structure, in words, without the tiles.
+
+    before: live before slices are gathered, whose gathers are `arrivals`. held: live in the loop beside the
+    sums. panels: the tensors whose panels are gathered in it. returned: live while rows return, without
+    panels; 0 if none do.
+    """
+
+    live: int
+    before: int
+    arrivals: tuple[Arrival, ...]
+    halo: int
+    expand: int
+    held: int
+    sums: int
+    panels: tuple[Tensor, ...]
+    reduce: int
+    returned: int
+
+
+class Tiles(NamedTuple):
+    """Words of the largest tiles of a plan; or of several plans with one structure, as arrays.
+
+    written: of the tensor that is written. padded: of In with zeros around it, as of `Footprints.padded`.
+    """
+
+    written: Any
+    padded: Any
 
 
 class Footprints:

@@ -326,7 +326,7 @@ class _Interpreter:
             for state in self.ranks:
                 state.live += volume(state.sums.box)
 
-    def _sent(self, moves: Iterable[Move]) -> tuple[Any, list[tuple[int, Box, Values | None]]]:
+    def _sent(self, moves: Iterable[Move]) -> tuple[np.ndarray, list[tuple[int, Box, Values | None]]]:
         """By rank, the words that it sends and receives; and what arrives: (rank, box, values)."""
         words = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []

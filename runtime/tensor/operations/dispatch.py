@@ -21,7 +21,6 @@ from synth.runtime.tensor.operations import (
     reshape,
     sampling,
     views,
-    weight_norm,
 )
 from synth.runtime.tensor.operations.gathered import gathered, is_view, tensors_of
 from synth.runtime.tensor.operations.given import note_given
@@ -45,7 +44,6 @@ RULES: dict[str, Rule] = {
     **views.RULES,
     **reshape.RULES,
     **sampling.RULES,
-    **weight_norm.RULES,
 }
 
 

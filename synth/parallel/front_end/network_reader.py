@@ -19,7 +19,6 @@ from synth.network.graph import Network, Node
 from synth.network.node_builder import shape_before_flatten
 from synth.network.reductions import layer_below
 from synth.network.row_maps import RowMap
-from synth.parallel.front_end.dimension_order import Order, Shape, channels_last, permuted, straight
 from synth.parallel.front_end.node_facts import division, saved_tensor
 from synth.parallel.front_end.node_names import NodeNames
 from synth.parallel.front_end.torch_layers import (
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from synth.runtime.operators.table import Operators
 
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
+
+Shape = tuple[int, ...]
+Order = tuple[int, ...]  # the network's dimension for each of the model's
 
 
 class Value(NamedTuple):
@@ -356,3 +358,21 @@ def _renamed(layer: Layer, name: str) -> Layer:
 
 def _shape(node: Any) -> Shape:
     return tuple(getattr(node.meta["value"], "shape", ()))
+
+
+# -- orders of dimensions: a model may permute those of a tensor, the network has (N, C, *spatial) ---------
+
+
+def straight(shape: Shape) -> Order:
+    """The order of dimensions of the network itself."""
+    return tuple(range(len(shape)))
+
+
+def channels_last(shape: Shape) -> Order:
+    """The order with the channels last: (N, *spatial, C)."""
+    return (0, *range(2, len(shape)), 1) if len(shape) > 1 else straight(shape)
+
+
+def permuted(shape: Shape, order: Order) -> Shape:
+    """The shape of the network's node for a shape of the model."""
+    return tuple(shape[order.index(dim)] for dim in range(len(shape)))

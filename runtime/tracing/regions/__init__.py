@@ -1,1 +1,0 @@
-"""Regions of a model whose calls are recorded with more: autocast, checkpoints."""
