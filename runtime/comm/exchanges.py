@@ -39,7 +39,7 @@ def moved(source: Layout, target: Layout, *needs: int | str) -> list[Exchange]:
 
 
 def summed(held: Layout, owned: Layout, *needs: int | str) -> list[Exchange]:
-    """Those of `sum_to_owners`."""
+    """Those of `add_boxes`, whose adjoint is a redistribution."""
     found = moved(owned, held, *needs)
     return [Exchange(back, there, asked) for there, back, asked in found]
 

@@ -34,16 +34,6 @@ def redistribute(
     return with_adjoint(shard, fetch, add)
 
 
-def sum_to_owners(
-    partial: torch.Tensor, held: Layout, owned: Layout, count: Count
-) -> torch.Tensor:
-    """Add the partial sums of each word at its owner; the adjoint of `redistribute`."""
-    if held.boxes == owned.boxes:
-        return partial
-    fetch, add = _adjoints(owned, held, count)
-    return with_adjoint(partial, add, fetch)
-
-
 def sum_copies(
     values: torch.Tensor, held: Layout, owned: Layout, count: Count
 ) -> torch.Tensor:
@@ -115,5 +105,5 @@ def fetch_boxes(
 def add_boxes(
     partial: torch.Tensor, held: Layout, owned: Layout, count: Count = _uncounted
 ) -> torch.Tensor:
-    """`sum_to_owners` without autograd."""
+    """Partial sums of each word, added at its owner; the adjoint of `fetch_boxes`."""
     return _exchanged(return_rows, partial, held, owned, count)

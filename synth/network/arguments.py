@@ -85,11 +85,11 @@ def _numbers(entry: Entry, node: YamlNode, key: str) -> Any:
     return tuple(_numbers(entry, item, key) for item in items)
 
 
-def flag_of(entry: Entry, key: str) -> bool:
-    """Whether an argument is `true`; one that is not given is false."""
+def flag_of(entry: Entry, key: str, usual: bool = False) -> bool:
+    """Whether an argument is `true`. usual: of one that is not given."""
     node = entry.arguments.get(key)
     if node is None:
-        return False
+        return usual
     if not isinstance(node, Scalar) or node.text not in ("true", "false"):
         raise node.fault(f"{entry.name}: {key} is {node}; write true or false")
     return node.text == "true"

@@ -98,12 +98,7 @@ class _NodeBuilder:
             return int(number_of(self.entry, "parameters"))
         channels = self.shape[1]
         if self.kind in NORMS:
-            affine = (
-                flag_of(self.entry, "affine")
-                if "affine" in self.entry.arguments
-                else self.kind != "instancenorm"
-            )
-            return 2 * channels if affine else 0
+            return 2 * channels if flag_of(self.entry, "affine", self.kind != "instancenorm") else 0
         if self.kind == "prelu":
             return 1
         return channels if self.kind == "scale" else 0
@@ -114,22 +109,14 @@ class _NodeBuilder:
 
     def gathered(self) -> Node:
         """A call without a layout, in a shape of its own: every rank computes it, or its `divided` part."""
-        entry, shape = self.entry, number_of(self.entry, "shape")
-        shape = shape if isinstance(shape, tuple) else (shape,)
+        entry, shape = self.entry, self._listed("shape")
         if min(shape) < 1:
             raise entry.arguments["shape"].fault(
                 f"{entry.name}: shape is {shown(shape)}; use extents of 1 or more"
             )
         trained = self.trained() if "parameters" in entry.arguments else 0
-        return Node(
-            entry.name,
-            self.kind,
-            entry.inputs,
-            shape,
-            self.shape,
-            trained=trained,
-            divided=division_of(entry),
-        )
+        division = division_of(entry)
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained, divided=division)
 
     def reindex(self) -> Node:
         """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""
@@ -146,23 +133,33 @@ class _NodeBuilder:
 
     def mul(self) -> Node:
         """An element-wise product; inputs but the first may have one position per channel."""
-        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
-            if shape not in (self.shape, (*self.shape[:2], *[1] * (len(self.shape) - 2))):
-                raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
-                    f"{shown(self.shape)}; give a shape as equal, or one word per channel"
-                )
+        one = (*self.shape[:2], *[1] * (len(self.shape) - 2))
+        self._require(
+            lambda shape: shape in (self.shape, one), "give a shape as equal, or one word per channel"
+        )
         return self.passive()
 
     def cat(self) -> Node:
-        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
-            if (shape[0], *shape[2:]) != (self.shape[0], *self.shape[2:]):
-                raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
-                    f"{shown(self.shape)}; only the channels of what is put together may differ"
-                )
+        others = self.shape[0], *self.shape[2:]
+        self._require(
+            lambda shape: (shape[0], *shape[2:]) == others,
+            "only the channels of what is put together may differ",
+        )
         shape = (self.shape[0], sum(each[1] for each in self.shapes), *self.shape[2:])
         return Node(self.entry.name, self.kind, self.entry.inputs, shape, self.shape)
+
+    def add(self) -> Node:
+        self._require(lambda shape: shape == self.shape, "only equal shapes can be added")
+        return self.passive()
+
+    def _require(self, fits: Callable[[Shape], bool], remedy: str) -> None:
+        """Raise `InputError` for an input whose shape does not fit that of the first."""
+        first, *_ = self.entry.inputs
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if not fits(shape):
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {shown(shape)} but {first} is {shown(self.shape)}; {remedy}"
+                )
 
     def upsample(self) -> Node:
         """The adjoint of a pooling: a transposed convolution with one group per channel.
@@ -180,15 +177,6 @@ class _NodeBuilder:
             rest["padding"] = [n // 2 for n in each]
         layer = self.layer(f"conv{rank}d", self.shape, self.shape[1], kernel, rest)
         return self.node_of(layer, layer.output_shape, self.shape)
-
-    def add(self) -> Node:
-        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
-            if shape != self.shape:
-                raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
-                    f"{shown(self.shape)}; only equal shapes can be added"
-                )
-        return self.passive()
 
     def conv(self) -> Node:
         rank = int(self.kind[4])
@@ -259,9 +247,7 @@ class _NodeBuilder:
 
     def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
         weighted = self.kind not in WEIGHTLESS
-        bias = weighted and (
-            flag_of(self.entry, "bias") if "bias" in self.entry.arguments else self.kind == "linear"
-        )
+        bias = weighted and flag_of(self.entry, "bias", self.kind == "linear")
         return Node(self.entry.name, self.kind, self.entry.inputs, shape, before, layer, bias)
 
     def layer(self, kind: str, input: Shape, out: Any, kernel: Any, rest: dict[str, Any]) -> Layer:
