@@ -154,11 +154,11 @@ class _NodeBuilder:
 
     def _require(self, fits: Callable[[Shape], bool], remedy: str) -> None:
         """Raise `InputError` for an input whose shape does not fit that of the first."""
-        first, *_ = self.entry.inputs
+        first = f"{self.entry.inputs[0]} is {shown(self.shape)}"
         for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
             if not fits(shape):
                 raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {shown(shape)} but {first} is {shown(self.shape)}; {remedy}"
+                    f"{self.entry.name}: {source} is {shown(shape)} but {first}; {remedy}"
                 )
 
     def upsample(self) -> Node:

@@ -8,7 +8,8 @@ A first row of -1 is a run of rows that read nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.base.yaml_positions import Listing, Scalar
@@ -16,8 +17,9 @@ from synth.base.yaml_positions import Node as YamlNode
 from synth.layer.validate import both_ends_of
 from synth.network.entries import Entry
 from synth.network.graph import Node
-from synth.network.row_maps import CONSTANT, RowMap, Run
+from synth.network.row_maps import CONSTANT, RowMap, padded_rows
 
+Run = tuple[int, int, int]  # first input row, number of rows, step; (CONSTANT, number, 0)
 MAX_ROWS = 2**20
 MODES = ("zeros", "circular", "reflect", "replicate")
 
@@ -27,16 +29,16 @@ def row_maps(entry: Entry, shape: Sequence[int]) -> tuple[RowMap, ...]:
     given = entry.arguments["rows"]
     if not isinstance(given, Listing):
         raise given.fault(f"{entry.name}: rows is {given}; list runs as [dimension, first row, number, step]")
-    runs: list[list[Run]] = [[] for _ in shape]
+    found: list[list[Run]] = [[] for _ in shape]
     for item in given.items:
         dim, run = _run(entry, item, shape)
-        runs[dim].append(run)
-        inside = [first for first, _, _ in runs[dim][1:-1]]
+        found[dim].append(run)
+        inside = [first for first, _, _ in found[dim][1:-1]]
         if CONSTANT in inside:
             raise item.fault(f"{entry.name}: only the ends of dimension {dim} may read nothing")
     return tuple(
-        RowMap(size, tuple(each)) if each else RowMap(size, ((0, size, 1),))
-        for size, each in zip(shape, runs, strict=True)
+        RowMap(size, list(itertools.chain.from_iterable(map(rows_of_run, each))) if each else range(size))
+        for size, each in zip(shape, found, strict=True)
     )
 
 
@@ -44,7 +46,7 @@ def runs_of(maps: Sequence[RowMap]) -> Iterator[list[int]]:
     """The entries of `rows` for some maps."""
     for dim, each in enumerate(maps):
         if not each.plain:
-            for first, count, step in each.runs:
+            for first, count, step in runs(each.rows):
                 usual = step == 1 or first == CONSTANT
                 yield [dim, first, count] if usual else [dim, first, count, step]
 
@@ -91,7 +93,7 @@ def padding_of(entry: Entry, shape: tuple[int, ...]) -> tuple[Node | None, Entry
     if "transposed" in arguments:
         raise mode.fault(f"{entry.name}: a transposed convolution pads by zeros only; leave padding_mode out")
     ends = _ends(entry, given, len(shape) - 2)
-    maps = [RowMap(size, ((0, size, 1),)) for size in shape[:2]]
+    maps = [RowMap(size, range(size)) for size in shape[:2]]
     for size, (before, after) in zip(shape[2:], ends, strict=True):
         most = {"circular": size, "reflect": size - 1}.get(word, MAX_ROWS)
         if max(before, after) > most:
@@ -100,7 +102,7 @@ def padding_of(entry: Entry, shape: tuple[int, ...]) -> tuple[Node | None, Entry
                 f"{entry.name}: padding {max(before, after)} is more than {word} of {size} rows allows; "
                 f"use at most {most}"
             )
-        maps.append(RowMap.of(size, _padded(size, before, after, word)))
+        maps.append(RowMap(size, padded_rows(size, before, after, word)))
     padded = tuple(len(each.rows) for each in maps)
     name = f"{entry.name}.pad"
     pad = Node(name, "reindex", entry.inputs, padded, shape, maps=tuple(maps))
@@ -124,12 +126,27 @@ def _ends(entry: Entry, given: YamlNode | None, dims: int) -> list[tuple[int, in
     return found
 
 
-def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
-    """The input row of every row of a padded dimension."""
-    rows = range(-before, size + after)
-    if mode == "circular":
-        return [row % size for row in rows]
-    if mode == "replicate":
-        return [min(max(row, 0), size - 1) for row in rows]
-    period = max(1, 2 * size - 2)
-    return [min(row % period, -row % period) for row in rows]
+def rows_of_run(run: Run) -> Iterable[int]:
+    """The rows of a run."""
+    first, count, step = run
+    if first == CONSTANT or step == 0:
+        return (first,) * count
+    return range(first, first + count * step, step)
+
+
+def runs(rows: Sequence[int]) -> Iterator[Run]:
+    """Rows in the fewest runs of equal steps."""
+    rows = tuple(rows)
+    start = 0
+    while start < len(rows):
+        first, end = rows[start], start + 1
+        step = 0 if first == CONSTANT else 1
+        pair = rows[start : start + 2]
+        if len(pair) == 2 and CONSTANT not in pair:
+            rise = pair[1] - first
+            alone = abs(rise) > 1 and rows[end + 1 : end + 2] != (pair[1] + rise,)
+            step = 1 if alone else rise
+        while end < len(rows) and rows[end] == rows[end - 1] + step and (rows[end] != CONSTANT or not step):
+            end += 1
+        yield first, end - start, step
+        start = end

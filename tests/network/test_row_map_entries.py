@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import jsonschema
@@ -17,9 +18,9 @@ from synth.network.json_schema import network_file_schema
 from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
-from synth.network.row_maps import CONSTANT, RowMap
+from synth.network.row_map_entries import rows_of_run, runs
+from synth.network.row_maps import CONSTANT
 from synth.network.write import network_text
-from synth.runtime.grid import row_maps as of_ranks
 
 HEAD = "network: small\ninput: [4, 3, 8, 10]\nlayers:\n"
 SCHEMA = jsonschema.Draft202012Validator(network_file_schema())
@@ -35,12 +36,11 @@ def network(*lines: str) -> Network:
 
 
 @given(st.lists(st.integers(0, 6), max_size=12), st.integers(0, 2), st.integers(0, 2))
-def test_runs_and_owners_of_rows_are_those_of_the_ranks(rows: list[int], before: int, after: int) -> None:
+def test_runs_are_the_rows(rows: list[int], before: int, after: int) -> None:
     rows = [CONSTANT] * before + rows + [CONSTANT] * after
-    found = RowMap.of(7, rows)
-    assert found.rows == tuple(rows)
-    assert found.home == of_ranks.home_rows(7, rows)
-    assert found.plain == (rows == list(range(7)))
+    found = [rows_of_run(run) for run in runs(rows)]
+    assert list(itertools.chain.from_iterable(found)) == rows
+    assert len(found) <= len(rows)
 
 
 def test_rows_of_a_file() -> None:

@@ -195,7 +195,7 @@ class NetworkReader:
         if len(kept) == 2:
             self.nodes[name] = Node(name, "flatten", (value.name,), shape, before)
         else:
-            maps = tuple(RowMap.of(extent, range(extent)) for extent in before)
+            maps = tuple(RowMap(extent, range(extent)) for extent in before)
             self.nodes[name] = Node(
                 name, "reindex", (value.name,), shape, before, maps=maps, dims=tuple(kept)
             )
@@ -232,7 +232,7 @@ class NetworkReader:
         first, dims = self.values[call.inputs[0]], moved.dims
         maps: list[Any] = [None] * len(moved.maps)
         for dim, each in enumerate(moved.maps):
-            maps[first.order[dim]] = RowMap.of(each.size, each.rows)
+            maps[first.order[dim]] = each
         order, inner = first.order, tuple[int, ...]()
         if dims is not None:
             if first.order != straight(call.shapes[0]) or dims[:2] != (0, 1):
