@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from synth.base.text_table import indented, table, wrapped
 from synth.base.units import show_words
-from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
+from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, Tensor
 from synth.layer.passes import role_name
 from synth.planning.decisions import phrases
 from synth.planning.plan import Plan
@@ -54,18 +54,18 @@ def report(plan: Plan | NetworkPlan) -> str:
     return "\n\n".join("\n".join(wrapped(section)) for section in sections) + "\n"
 
 
-def _axes_of(plan: Plan) -> list[str]:
+def axes_table(plan: Plan) -> list[list[str]]:
+    """Extents, grid, work block and tile: a row each behind the head, a column per axis of the layer."""
     shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
-    return [axis for axis in AXES if axis in shown]
+    axes = [axis for axis in AXES if axis in shown]
+    named = {"extent N": plan.distribution.nest.extents, "grid P": plan.grid}
+    named |= {"work W": plan.work, "tile T": plan.tile}
+    rows = [[name, *(str(getattr(each, axis)) for axis in axes)] for name, each in named.items()]
+    return [["", *axes], *rows]
 
 
 def decided(plan: Plan) -> list[str]:
-    """The table of extents, grid, work block and tile: a row each, a column per axis."""
-    axes = _axes_of(plan)
-
-    def row(name: str, values: PerAxis, remark: str) -> list[str]:
-        return [name, *(str(getattr(values, axis)) for axis in axes), remark]
-
+    """The table of axes, with remarks."""
     adds = plan.load * plan.nest.taps
     panels = f"{plan.first.panels} panel{'s' * (plan.first.panels > 1)} along {plan.first.stream}"
     if plan.first.steps > plan.first.panels:
@@ -73,14 +73,10 @@ def decided(plan: Plan) -> list[str]:
     grids = "grids that cut output rows" if plan.turned else "any grid"
     least = f", {plan.load / plan.least_work:.3f} times the least of {grids}" if plan.least_work else ""
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
-    rows = [
-        ["", *axes, ""],
-        row("extent N", plan.distribution.nest.extents, f"kernel {kernel}, not split"),
-        row("grid P", plan.grid, RANKS if plan.order == ROW_MAJOR else ""),
-        row("work W", plan.work, f"{show_words(adds)} multiply-adds{least}"),
-        row("tile T", plan.tile, panels),
-    ]
-    return table(rows, right=range(1, len(axes) + 1))
+    work = f"{show_words(adds)} multiply-adds{least}"
+    remarks = ["", f"kernel {kernel}, not split", RANKS if plan.order == ROW_MAJOR else "", work, panels]
+    rows = [[*row, remark] for row, remark in zip(axes_table(plan), remarks, strict=True)]
+    return table(rows, right=range(1, len(rows[0]) - 1))
 
 
 def ownership(plan: Plan) -> list[str]:

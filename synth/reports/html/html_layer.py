@@ -11,7 +11,6 @@ from typing import Any
 
 from synth.analysis.tradeoff import memory_curve
 from synth.base.units import show_bytes, show_words
-from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.decisions import phrases
 from synth.planning.one_line import one_line
@@ -20,7 +19,7 @@ from synth.planning.summary import algorithm, not_proven, ratio_text
 from synth.reports.html.html_data import MOST_STEPS, report_data
 from synth.reports.html.html_page import render
 from synth.reports.html.svg_charts import tradeoff_chart, words_chart
-from synth.reports.text import ownership
+from synth.reports.text import axes_table, ownership
 from synth.reports.text_costs import memory_stages
 
 
@@ -70,18 +69,6 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
         (ratio, "words / bound", remark),
         (show_bytes(plan.used_bytes), "memory", f"per process, at most; {limit}"),
     ]
-
-
-def axes_table(plan: Plan) -> dict[str, Any]:
-    """The table of extents, grid, work block and tile per axis."""
-    shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
-    axes = [axis for axis in AXES if axis in shown]
-
-    def row(name: str, values: PerAxis) -> list[str]:
-        return [name, *(str(getattr(values, axis)) for axis in axes)]
-
-    rows = [row("extent N", plan.nest.extents), row("grid P", plan.grid)]
-    return {"head": axes, "rows": [*rows, row("work W", plan.work), row("tile T", plan.tile)]}
 
 
 def strategies(plan: Plan) -> list[dict[str, Any]]:

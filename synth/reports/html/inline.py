@@ -16,6 +16,7 @@ from synth.network.plan.plan_file import NetworkPlanFile
 from synth.planning.plan import Plan
 from synth.reports.html import html_layer, html_network
 from synth.reports.html.svg_charts import words_chart
+from synth.reports.text import axes_table
 
 MOST_ROWS = 60  # of a table; the rest is left out, and counted
 
@@ -43,7 +44,7 @@ def inline(value: Plan | NetworkPlan | NetworkPlanFile | Study) -> str:
 
 
 def _layer(plan: Plan) -> str:
-    axes = html_layer.axes_table(plan)
+    head, *rows = axes_table(plan)
     legend = " ".join(
         f'<span style="color:var(--{each.lower()})">■</span> {each}' for each in ("In", "Ker", "Out")
     )
@@ -51,7 +52,7 @@ def _layer(plan: Plan) -> str:
         plan.layer.name,
         f"plan {plan.id}, {plan.pass_}: {plan.layer}",
         _tiles(html_layer.tiles(plan)),
-        _table(["", *axes["head"]], axes["rows"]),
+        _table(head, rows),
         f"<p>words that every rank receives: {legend}</p>{words_chart(plan)}",
         f"<p>The bound is for every schedule with {escape('; '.join(plan.assumptions))}.</p>",
     )
