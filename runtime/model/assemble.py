@@ -107,36 +107,20 @@ def assembled(
     if ranks.replicas is not None:
         replication = Replication(process_groups, made.held, made.homes, tensors)
     return StepGraph(
-        context=context,
-        steps=made.steps,
-        calls=made.calls,
+        **made.parts(),
         schedules={
             mode: schedule(made.calls, made.outputs, made.regions.get(mode))
             for mode in (None, False, True)
         },
-        layouts=made.layouts,
-        detached=made.detached,
-        floats=made.floats,
-        paths=made.paths,
-        held=made.held,
-        homes=made.homes,
-        expressions=made.expressions,
-        names=made.names,
-        targets=made.owners,
-        modes=made.modes,
-        shows=made.shows,
         prefetches=prefetches,
         buckets=Buckets(
             shared, process_groups, parts.bucket_bytes, keeps=parts.ahead > 0
         ),
         inputs=dict(zip(arguments.names, made.inputs, strict=True)),
-        outputs=tuple(made.outputs),
         arguments=arguments,
-        structure=made.structure,
         dtype=parts.dtype,
         check_finite=parts.check_finite,
         first_pass=FirstPass(made.expected, dtypes, ranks),
         replication=replication,
         inference=parts.inference,
-        attributes=made.attributes,
     )

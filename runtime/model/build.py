@@ -28,6 +28,7 @@ from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
 from synth.runtime.model.parameters import first_names, homes
+from synth.runtime.model.step_graph import Wiring
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.alike_positions import PositionBlocks
 from synth.runtime.operators.batch_norms import BatchNorms
@@ -40,13 +41,12 @@ from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
-from synth.runtime.tracing.outputs import Structure
 
 MOST = 20  # lines of gathered calls
 
 
-class Builder:
-    """The steps of a network, and what connects them.
+class Builder(Wiring):
+    """Makes the steps of a network, and what connects them.
 
     The first rank logs the calls that every rank computes from the whole.
 
@@ -60,18 +60,7 @@ class Builder:
     places: node -> the boxes of all ranks before and after a layer without weights.
     inference: only forward passes run, so that ranks may compute the same words.
 
-    steps: node -> its step. calls: (node, the nodes that it reads), in order.
-    layouts: node -> the layout of its result. detached: nodes without gradients.
-    floats: nodes with results that may have one. paths: node -> the nodes and keys by
-    which its result has a gradient, where that is not by all.
-    owners: node -> the module that it calls, and the one that calls it. names: node ->
-    the module, of layers. held: node -> (key, where the step
-    uses it); the key is that of the model's state, or the name of an expression.
-    expected: node -> what its step makes, as it was traced.
-    attributes: of modules, which the model reads.
-    homes: key of the state -> where it is held. modes: mode -> why it cannot be
-    entered.
-    shows: node -> the input of the network of which its result is a view.
+    expected: node -> what its step makes, as it was traced. inputs: nodes.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
     """
 
@@ -89,7 +78,8 @@ class Builder:
         inference: bool = False,
         partitions: Mapping[str, Partition] = MappingProxyType({}),
     ) -> None:
-        self.context, self.places = context, places
+        super().__init__(context)
+        self.places = places
         self.refuse, self.batch_norms = refuse, batch_norms
         here = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.device = device or here
@@ -107,25 +97,11 @@ class Builder:
         self.tensors, self.first_names = tensors, first_names(model)
         self.planned = PlannedLayers(make, context)
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
-        self.steps: dict[str, Step] = {}
-        self.calls: list[tuple[str, tuple[str, ...]]] = []
-        self.layouts: dict[str, Layout] = {}
-        self.detached: set[str] = set()
-        self.floats: set[str] = set()
-        self.paths: dict[str, set[str]] = {}
-        self.owners: dict[str, tuple[str, str]] = {}
-        self.names: dict[str, str] = {}
-        self.held: dict[str, list[tuple[str, Held]]] = {}
         self.expected: dict[str, Expected] = {}
         self.several: dict[object, Several] = {}  # by the call that gives several
-        self.expressions: set[str] = set()
-        self.modes: dict[bool, str] = {}
-        self.shows: dict[str, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.inputs: list[str] = []
-        self.outputs: list[str] = []
         self.whole: list[str] = []
-        self.structure, self.attributes = Structure(None), Attributes()
         for node in graph.nodes:
             self._read(node)
         if self.whole and context.ranks.reports:
@@ -149,7 +125,7 @@ class Builder:
                 self.layouts[node.name] = self.wanted.of_input(node)
             case "output":
                 given: Any = node.args[0]
-                self.outputs = [each.name for each in given]
+                self.outputs = tuple(each.name for each in given)
                 self.structure = node.meta["structure"]
                 self.modes = node.meta.get("refused", {})
                 self.attributes = node.meta.get("attributes", Attributes())
@@ -170,7 +146,7 @@ class Builder:
         self.steps[node.name] = step
         maker = str(node.meta["module"])
         own = maker if call.module is None else str(node.target)
-        self.owners[node.name] = own, maker
+        self.targets[node.name] = own, maker
         follow(step, self.modules[own], self.modules[maker])
         if call.module is not None or isinstance(step, PlannedLayer):
             self.names[node.name] = call.owner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +32,7 @@ from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import FirstPass
-from synth.runtime.model.execute import Calls, Schedule, execute
+from synth.runtime.model.execute import Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
@@ -44,12 +44,11 @@ Bound = tuple[str, Held, torch.Tensor]  # key, where a step uses it, what it use
 
 
 @dataclass
-class StepGraph:
-    """What a network computes on shards. It has no parameters of its own.
+class Wiring:
+    """The steps of a network, and what connects them.
 
     context: process groups, buffers and the traffic counter.
     steps: call -> its step. calls: in order, each with those that it reads.
-    schedules: training or not -> what is computed when; None: without gradients.
     layouts: call -> the layout of its result. detached: calls without gradients.
     floats: calls with results that may have one. paths: call -> the calls and keys by
         which its result has a gradient, where that is not by all.
@@ -60,44 +59,59 @@ class StepGraph:
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it cannot be entered.
     shows: node -> the input of the network of which its result is a view.
-    prefetches: call -> planned layers of which Ker is prefetched before it computes.
-    buckets: sums of the gradients of replicated parameters, averages over replicas.
-    inputs: name of a tensor among the arguments -> its node. outputs: nodes.
-    arguments: with what the model is called. structure: of what it gives.
-    first_pass: compares what steps make with the traced calls.
-    replication: what replicas exchange before a pass; None for one replica.
-    inference: whether only forward passes run, without gradients.
-    attributes: of modules, which the model reads. follows: what the modes and settings
-        of the steps are those of; copies of a network share the steps.
+    outputs: nodes. structure: of what the model gives.
+    attributes: of modules, which the model reads.
     """
 
     context: Context
-    steps: dict[str, Step]
-    calls: Calls
+    steps: dict[str, Step] = field(default_factory=dict)
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    detached: set[str] = field(default_factory=set)
+    floats: set[str] = field(default_factory=set)
+    paths: dict[str, set[str]] = field(default_factory=dict)
+    held: dict[str, list[tuple[str, Held]]] = field(default_factory=dict)
+    homes: dict[str, Held] = field(default_factory=dict)
+    expressions: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, tuple[str, str]] = field(default_factory=dict)
+    modes: dict[bool, str] = field(default_factory=dict)
+    shows: dict[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    structure: Structure = field(default_factory=lambda: Structure(None))
+    attributes: Attributes = field(default_factory=Attributes)
+
+    def parts(self) -> dict[str, Any]:
+        """Field -> value."""
+        return {each.name: getattr(self, each.name) for each in fields(Wiring)}
+
+
+@dataclass(kw_only=True)
+class StepGraph(Wiring):
+    """What a network computes on shards. It has no parameters of its own.
+
+    schedules: training or not -> what is computed when; None: without gradients.
+    prefetches: call -> planned layers of which Ker is prefetched before it computes.
+    buckets: sums of the gradients of replicated parameters, averages over replicas.
+    inputs: name of a tensor among the arguments -> its node.
+    arguments: with what the model is called.
+    first_pass: compares what steps make with the traced calls.
+    replication: what replicas exchange before a pass; None for one replica.
+    inference: whether only forward passes run, without gradients.
+    follows: what the modes and settings of the steps are those of; copies of a network
+        share the steps.
+    """
+
     schedules: dict[bool | None, Schedule]
-    layouts: dict[str, Layout]
-    detached: set[str]
-    floats: set[str]
-    paths: dict[str, set[str]]
-    held: dict[str, list[tuple[str, Held]]]
-    homes: dict[str, Held]
-    expressions: set[str]
-    names: dict[str, str]
-    targets: dict[str, tuple[str, str]]
-    modes: dict[bool, str]
-    shows: dict[str, str]
     prefetches: dict[str, list[str]]
     buckets: Buckets
     inputs: dict[str, str]
-    outputs: tuple[str, ...]
     arguments: Arguments
-    structure: Structure
     dtype: torch.dtype
     check_finite: bool
     first_pass: FirstPass
     replication: Replication | None = None
     inference: bool = False
-    attributes: Attributes = field(default_factory=Attributes)
     follows: object = None
     forwards: int = 0  # passes so far; with replicas, those of all of them
 
