@@ -25,11 +25,10 @@ from synth.machine.many_groups import costs_on
 from synth.machine.rank_groups import group_of
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated_at
-from synth.schedule.pass_plan import ONES, PassPlan, Structure
+from synth.schedule.pass_plan import ONES, THINNEST, PassPlan, Structure
 from synth.schedule.pass_program import Gather, Groups, PassProgram, Reduce, Rows, lowered, pass_program
 
 OPS: dict[type[Gather] | type[Reduce], Op] = {Gather: "all_gather", Reduce: "reduce_scatter"}
-THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 PANELS = (1, 2, 4, 8, 16, 32, 64)
 
 

@@ -19,6 +19,7 @@ from synth.layer.intervals import Block, cut
 from synth.layer.passes import WRITES, Pass, reads
 
 ONES = PerAxis()
+THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 # order of the composite loops -> their axes, with the places of these in `AXES`
 NESTED = {

@@ -25,7 +25,7 @@ from synth.layer.axes import LACKED_INDEX, SPATIAL, PerAxis, Tensor
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_of_tilings import Array
 from synth.schedule.panel_rotation import rotated
-from synth.schedule.pass_plan import ONES, PassPlan
+from synth.schedule.pass_plan import ONES, THINNEST, PassPlan
 from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import Visits
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts
@@ -34,7 +34,6 @@ from synth.search.tiling_words import TilingWords, merge
 PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
 PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
 TIES = 256  # plans with equal words that are compared by their steps
-THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 
 
 @dataclass(frozen=True)

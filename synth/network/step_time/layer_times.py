@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 
 from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
+from synth.machine import layer_time
 from synth.machine.collectives import Op
-from synth.machine.layer_time import THINNEST, along, compute_seconds
+from synth.machine.layer_time import along, compute_seconds
 from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.step_time.buckets import bucket_bytes
 from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import tile_rows
+from synth.schedule.pass_plan import THINNEST
+from synth.search import tiling_search
 
 if TYPE_CHECKING:
     from synth.network.grids.owned_boxes import PlacedGrid
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from synth.network.step_time.between import Between
 
 Seconds = NDArray[np.float64]
-PANELS = (1, 2, 4)  # plans of networks have up to four panels by default
+PANELS = tuple(n for n in layer_time.PANELS if n <= tiling_search.PANELS)
 UPDATE = 8  # accesses of an update by SGD with momentum: scale it (2), add the gradient (3), add it (3)
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 # operations whose derivative is computed from the result
 OUTPUT_SAVERS = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "softmax", "logsoftmax", "reciprocal")
-RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 
 
 def saved_tensor(call: Call) -> str:
@@ -27,6 +26,8 @@ def saved_tensor(call: Call) -> str:
 
 def division(call: Call, kind: str) -> Divided:
     """How ranks divide a call of some kind for which the planner has no layout."""
+    from synth.runtime.operators.local_calls import RESHAPES
+
     same = math.prod(call.out) == math.prod(call.shapes[0])
     if kind in ("flatten", "permute") or (call.word in RESHAPES and same):
         return "view"
