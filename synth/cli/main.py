@@ -157,4 +157,5 @@ def parser(names: Sequence[str] = COMMANDS) -> Parser:
         path = f"synth.cli.{FOLDERS[name]}.{name}"
         module = import_module(f"{path}_" if iskeyword(name) else path)
         module.register(subparsers)
+        subparsers.choices[name].set_defaults(run=module.run)
     return top

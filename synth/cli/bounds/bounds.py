@@ -47,7 +47,6 @@ def register(subparsers: Any) -> None:
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     command.add_argument("--plot", metavar="FILE", help="draw a log-log picture (.svg, .png or .pdf), too")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

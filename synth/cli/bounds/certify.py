@@ -28,7 +28,6 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="check it again with the checker that is proved in Coq, which must be installed",
     )
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,10 +11,7 @@ from synth.cli.parser import declare
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = declare(
-        subparsers, "errata", "where the paper's printed formulas err, with counterexamples", ""
-    )
-    command.set_defaults(run=run)
+    declare(subparsers, "errata", "where the paper's printed formulas err, with counterexamples", "")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,6 @@ def register(subparsers: Any) -> None:
     )
     command.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
     command.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -71,7 +71,6 @@ def register(subparsers: Any) -> None:
         help="network files, inference for words: extra multiply-adds that the busiest process may do on rows"
         " of others, so that fewer words move between layers, e.g. 10%%",
     )
-    command.set_defaults(run=run)
 
 
 def _fraction(text: str) -> float:

@@ -25,7 +25,6 @@ def register(subparsers: Any) -> None:
     )
     command.add_argument("--picture", choices=PICTURES, default="tradeoff", help="what to draw (tradeoff)")
     command.add_argument("-o", "--output", metavar="FILE", required=True, help="a .svg, .png or .pdf file")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

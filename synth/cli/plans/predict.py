@@ -58,7 +58,6 @@ def register(subparsers: Any) -> None:
         "--reuse", type=float, default=1.0, metavar="G", help="--table3: memory reuse, 0 to 1"
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
     )
     add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
     add("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=run, solver="auto")
+    command.set_defaults(solver="auto")
 
 
 def run(args: argparse.Namespace) -> int:

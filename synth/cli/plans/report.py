@@ -21,7 +21,6 @@ def register(subparsers: Any) -> None:
         "plan", metavar="PLAN.json", help="a layer's or network's plan file (`synth plan --json`); - is stdin"
     )
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

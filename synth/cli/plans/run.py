@@ -37,7 +37,6 @@ def register(subparsers: Any) -> None:
         help="cuda: ranks may share GPUs; auto: one GPU per rank, or none",
     )
     command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

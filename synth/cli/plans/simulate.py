@@ -23,7 +23,6 @@ def register(subparsers: Any) -> None:
     add_request(command, file_only=False)
     command.add_argument("--count", action="store_true", help="count words and memory only, no values")
     command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,7 +37,6 @@ def register(subparsers: Any) -> None:
     )
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait of a rank")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,7 +27,6 @@ def register(subparsers: Any) -> None:
         "model", metavar="MODULE:FACTORY", help="a function without arguments that returns the model"
     )
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

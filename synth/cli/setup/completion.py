@@ -23,7 +23,6 @@ def register(subparsers: Any) -> None:
         "zsh > ~/.zfunc/_synth",
     )
     command.add_argument("shell", choices=SHELLS, help="the shell")
-    command.set_defaults(run=run)
 
 
 @extra_needed()

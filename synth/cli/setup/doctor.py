@@ -14,7 +14,6 @@ def register(subparsers: Any) -> None:
     """Declares the command."""
     command = declare(subparsers, "doctor", "list which parts of the environment are installed", "", "--json")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

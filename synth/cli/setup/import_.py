@@ -30,7 +30,6 @@ def register(subparsers: Any) -> None:
     )
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,6 @@ def register(subparsers: Any) -> None:
         "first line of a layer file can then be: # yaml-language-server: $schema=layer.schema.json",
     )
     command.add_argument("file", nargs="?", choices=FILES, default="layer", help="kind of file (layer)")
-    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
