@@ -21,9 +21,8 @@ from synth.layer.window import Window
 from synth.schedule import volume as words
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.rank_classes import alike
 from synth.schedule.schedule import Schedule
-from synth.schedule.volume import received
+from synth.schedule.volume import alike, received
 from synth.simulation.interpreter import simulate
 
 NAMES = ("in", "ker", "out", "halo", "total")
