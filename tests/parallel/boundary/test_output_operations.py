@@ -53,3 +53,8 @@ def test_an_operation_of_one_rank_alone_waits_for_nobody(ranks: RankPool) -> Non
     for name, text in said.items():
         assert "rank 0 " in text, (name, text)
         assert "(output_operation" in text, (name, text)
+
+
+@pytest.mark.parametrize("name", ["every third row", "diagonal", "joined along rows"])
+def test_a_network_that_refuses_to_gather_moves_what_is_read(name: str, ranks: RankPool) -> None:
+    assert ranks.call("refused", f"shape: {name}") == ["nothing"] * 4
