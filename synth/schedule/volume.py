@@ -12,23 +12,17 @@ by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from synth.layer.axes import DIMS, SPATIAL, Tensor
-from synth.schedule.ownership import Array, Ownership
-
-if TYPE_CHECKING:
-    from synth.schedule.volume import Visits
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from synth.layer.axes import AXES, TENSORS, Axis, PerAxis
+import numpy as np
+
+from synth.layer.axes import AXES, DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
+from synth.schedule.ownership import Array, Ownership
 from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.pass_program import PassProgram, Tree, pass_program
 
