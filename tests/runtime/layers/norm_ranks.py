@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from synth.runtime.comm import shared_parts
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.rules import shared_rounds
 from synth.runtime.layers.norms.batch_norm import BatchNorm
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
@@ -43,7 +43,7 @@ def normalized(kind: str, whole: tuple[int, ...], boxes: tuple[Box, ...], most: 
     out.backward(gradient)
     ranks, counted = Ranks.world(), list[int]()
     layout = Layout(whole, boxes, ranks)
-    with mock.patch.object(shared_parts, "ROUND", most):
+    with mock.patch.object(shared_rounds, "ROUND", most):
         norm = made(kind, plain, layout, ProcessGroups(ranks), counted.append)
         for name, held in norm.held_tensors().items():
             held.bind(nn.Parameter(held.partition.cut(getattr(plain, name).detach()).clone()))
