@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from torch._C._autograd import _profiler_enabled
-from torch.profiler import record_function
+import torch
 
 PREFIX = "synth: "
 _NONE = nullcontext()
@@ -13,9 +13,10 @@ _NONE = nullcontext()
 
 def span(name: str) -> AbstractContextManager[object]:
     """A range of this name in the trace; nothing where no profiler runs."""
-    if not _profiler_enabled():
+    autograd: Any = torch.autograd
+    if not autograd._profiler_enabled():
         return _NONE
-    return record_function(f"{PREFIX}{name}")
+    return torch.profiler.record_function(f"{PREFIX}{name}")
 
 
 def mark(name: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 OLDEST = 2, 8  # that of pyproject.toml
 
 
 def require_torch(version: str) -> None:
     """Raise `ImportError` for a torch that is older than `OLDEST`."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < OLDEST:
+    parts = version.split(".")[:2]
+    known = len(parts) == 2 and all(each.isdigit() for each in parts)
+    if known and tuple(map(int, parts)) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ImportError(
             f"torch {version} is too old for synth, which needs {oldest} or later; run"

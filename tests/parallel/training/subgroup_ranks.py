@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,8 @@ from zoo import Drops, Partly, own
 import synth
 from synth.base.errors import UsageError
 from synth.runtime.comm import process_groups
+from synth.runtime.grid.heartbeats import sign_of
+from synth.runtime.grid.seals import read_now
 from synth.runtime.model.checks.training_watch import TrainingWatch
 from synth.runtime.model.network import Network
 
@@ -174,8 +175,8 @@ def fed(folder: str) -> None:
 
 
 def collected() -> tuple[list[str], list[str], list[str]]:
-    """What goes wrong while the collector frees a network where no thread can start, how the ranks say that
-    they have left, and the threads of its watch that are left.
+    """What goes wrong while the collector frees a network where no thread can start, what the store has of
+    ranks that have left, and the threads of its watch that are left.
     """
     faults: list[str] = []
     gc.collect()
@@ -193,9 +194,11 @@ def collected() -> tuple[list[str], list[str], list[str]]:
     torch_own: Any = dist.distributed_c10d
     store, states, threads = torch_own._get_default_store(), ["here"], [watch.thread, watch.courier]
     for _ in range(100):
-        states = [json.loads(store.get(key))[1] for key in watch.keys]
+        texts = [read_now(store, watch.key(rank)) for rank in range(watch.size)]
+        signs = [None if text is None else sign_of(text) for text in texts]
+        states = ["gone" if sign is None else sign.state for sign in signs]
         left = [str(each) for each in threads if each and each.is_alive()]
-        if "here" not in states and not left:
+        if set(states) == {"gone"} and not left:
             break
         time.sleep(0.1)
     return faults, states, left

@@ -81,7 +81,7 @@ def test_a_file_is_read_once_by_its_ranks(ranks: RankPool, tmp_path: Path) -> No
 def test_a_collected_network_leaves_nothing(ranks: RankPool) -> None:
     for faults, states, threads in ranks.call("collected"):
         assert faults == []
-        assert states == ["done"] * 4
+        assert states == ["gone"] * 4  # the last one removes the heartbeats of all
         assert threads == []
 
 
