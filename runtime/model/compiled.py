@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -33,8 +34,12 @@ WHY = (
 )
 
 
+@cache
 def leave_alone() -> None:
-    """Let torch.compile pass over synth's code and over partitioned tensors."""
+    """Let torch.compile pass over synth's code and over partitioned tensors.
+
+    Once in a process: Dynamo makes its rules anew for each part.
+    """
     from torch._dynamo import config, trace_rules
 
     for part in (*PLAIN, *(f"runtime.{each}" for each in RUNTIME)):
