@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from synth.runtime.layers.planned_layer import PlannedBoxes
 from synth.runtime.model.build import Builder
 from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import schedule
+from synth.runtime.model.margins import MarginPlace
 from synth.runtime.model.replication import Replication
 from synth.runtime.model.step_graph import (
     StepGraph,
@@ -39,6 +41,7 @@ class NetworkParts(NamedTuple):
     make: the planned layer for a name, a module and its input's shape, None for none.
     places: by the name of a call, the boxes of all ranks before and after a pooling.
     dtype: of the parameters. inference: only forward passes run, without gradients.
+    margins: by the name of a call or input, its boxes where rows are computed twice.
     The others are those of `Network`.
     """
 
@@ -53,6 +56,7 @@ class NetworkParts(NamedTuple):
     check_finite: bool = False
     ahead: int = 1
     inference: bool = False
+    margins: Mapping[str, MarginPlace] = MappingProxyType({})
 
 
 def assembled(
@@ -91,6 +95,7 @@ def assembled(
         device=device,
         inference=parts.inference,
         partitions=partitions or {},
+        margins=parts.margins,
     )
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)

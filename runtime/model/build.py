@@ -27,6 +27,7 @@ from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
+from synth.runtime.model.margins import MarginPlace, Margins
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.step_graph import Wiring
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
@@ -59,6 +60,7 @@ class Builder(Wiring):
         others are new. device: of the steps; None for that of the parameters.
     places: node -> the boxes of all ranks before and after a layer without weights.
     inference: only forward passes run, so that ranks may compute the same words.
+    margins: node -> its boxes where ranks compute rows of others; see `Margins`.
 
     expected: node -> what its step makes, as it was traced. inputs: nodes.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
@@ -77,6 +79,7 @@ class Builder(Wiring):
         device: torch.device | None = None,
         inference: bool = False,
         partitions: Mapping[str, Partition] = MappingProxyType({}),
+        margins: Mapping[str, MarginPlace] = MappingProxyType({}),
     ) -> None:
         super().__init__(context)
         self.places = places
@@ -95,6 +98,9 @@ class Builder(Wiring):
             place = graph, self.operators, self._behind, self._counter
             self.projections = Projections(*place)
         self.tensors, self.first_names = tensors, first_names(model)
+        where = context.ranks, self._halo_counter, batch_norms
+        self.margins = Margins(margins, *where)
+        self.rings = self.margins.rings
         self.planned = PlannedLayers(make, context)
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.expected: dict[str, Expected] = {}
@@ -122,7 +128,8 @@ class Builder(Wiring):
             case "placeholder":
                 self.inputs.append(node.name)
                 self.batch_norms.add_input(node_shape(node))
-                self.layouts[node.name] = self.wanted.of_input(node)
+                owned = self.margins.add(node, None, f"{node.name} of the input")
+                self.layouts[node.name] = owned or self.wanted.of_input(node)
             case "output":
                 given: Any = node.args[0]
                 self.outputs = tuple(each.name for each in given)
@@ -134,6 +141,7 @@ class Builder(Wiring):
 
     def _add(self, node: fx.Node) -> None:
         call = self.operators.call(node)
+        covered = self.margins.covers(node)
         step = self._expression(call) if is_expression(node) else self._shards(call)
         gathered = isinstance(step, GatheredStep)
         if not gathered:  # which has no tensors
@@ -164,7 +172,9 @@ class Builder(Wiring):
         others = [each for each in call.parameters if is_expression(each)]
         sources = tuple(each.name for each in (*call.inputs, *others))
         self.calls.append((node.name, sources))
-        self.layouts[node.name] = step.layout
+        owned = self.margins.add(node, step.layout, call.name)
+        self.layouts[node.name] = owned or step.layout
+        self.covered |= {node.name} if covered else set()
         self._add_held(call, step)
         if value is not None:
             self.expected[node.name] = Expected.of(call, step)
@@ -173,6 +183,8 @@ class Builder(Wiring):
         """The step of a call that depends on the input."""
         operator = self.operators.operator(call)
         layouts = {each: self.layouts[each.name] for each in call.inputs}
+        if self.margins.covers(call.node):
+            return self.margins.step(call, operator, layouts)
         return self._step(call, operator, layouts)
 
     def _expression(self, call: Call) -> Step:

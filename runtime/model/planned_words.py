@@ -72,12 +72,13 @@ def words_of(
     """
     gradients = _Gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
-    found = {}
+    found, rings = {}, _of_rings(graph)
     for name, sources in graph.calls:
         step, made = graph.steps[name], graph.expressions
         exchanges = list(step.exchanges())
         if not (isinstance(step, InOneMode) and step.passes):
             exchanges += _of_homes(graph, name)
+        exchanges += rings.get(name, [])
         passing = gradients.passing.get(name, set())
         args = (each for each in dict.fromkeys(sources) if each not in made)
         gets: set[int | str] = {n for n, each in enumerate(args) if each in passing}
@@ -147,6 +148,16 @@ def _words(
     forward = added([nothing, *(each.forward for each in exchanges)])
     back = [each.backward for each in exchanges if gets & {*each.needs}]
     return forward, added([times(again, forward), *back])
+
+
+def _of_rings(graph: StepGraph) -> dict[str, list[Exchange]]:
+    """Call -> what is fetched of its result; of an input at its first call."""
+    found: dict[str, list[Exchange]] = {}
+    for name, ring in graph.rings.items():
+        readers = (call for call, sources in graph.calls if name in sources)
+        at = name if name in graph.steps else next(readers)
+        found.setdefault(at, []).append(ring.exchange())
+    return found
 
 
 def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:

@@ -18,6 +18,7 @@ from synth.runtime.comm.gradient_buckets import (
 )
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
+from synth.runtime.comm.ring import Ring
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.spans import span
@@ -61,6 +62,8 @@ class Wiring:
     shows: node -> the input of the network of which its result is a view.
     outputs: nodes. structure: of what the model gives.
     attributes: of modules, which the model reads.
+    rings: node -> what ranks hold of its value beside their own words, see `Margins`.
+    covered: the calls that read what is held; others, and the user, get own words.
     """
 
     context: Context
@@ -80,6 +83,8 @@ class Wiring:
     outputs: tuple[str, ...] = ()
     structure: Structure = field(default_factory=lambda: Structure(None))
     attributes: Attributes = field(default_factory=Attributes)
+    rings: dict[str, Ring] = field(default_factory=dict)
+    covered: set[str] = field(default_factory=set)
 
     def parts(self) -> dict[str, Any]:
         """Field -> value."""
@@ -204,15 +209,25 @@ class StepGraph(Wiring):
                 made = self._looked(name, self._call(name, given, tensors, read))
             if look is not None:
                 look.see(name, self.steps[name], made)
-            return made
+            return self._completed(name, made)
 
         nodes = self.inputs.values()
         pairs = zip(nodes, shards, strict=True)
-        values = {node: self._looked(node, shard) for node, shard in pairs}
+        values = {
+            node: self._completed(node, self._looked(node, shard))
+            for node, shard in pairs
+        }
         schedule = self.schedules[training if grads else None]
         with self.first_pass.looking(shards, (training, grads)) as look:
             execute(schedule, values, run, self.steps)
-        return [values[node] for node in self.outputs]
+        return [self._own_words(node, values[node]) for node in self.outputs]
+
+    def _completed(self, name: str, made: torch.Tensor) -> torch.Tensor:
+        """A value with the rows that covered calls need and that others own."""
+        return self.rings[name].completed(made) if name in self.rings else made
+
+    def _own_words(self, name: str, held: torch.Tensor) -> torch.Tensor:
+        return self.rings[name].own_words(held) if name in self.rings else held
 
     def _call(
         self,
@@ -225,6 +240,8 @@ class StepGraph(Wiring):
         step: Any = self.steps[name]
         planned = isinstance(step, PlannedLayer)
         values = dict(zip(self.sources[name], given, strict=True))
+        if name not in self.covered:
+            values = {each: self._own_words(each, v) for each, v in values.items()}
         bound: list[Bound] = []
         passes = isinstance(step, InOneMode) and step.passes
         for key, place in () if passes else self.held[name]:

@@ -8,9 +8,10 @@ file needs no torch, so that planning may read it, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from synth.runtime.grid.boxes import Box, Interval, input_rows, volume
+from synth.runtime.grid.boxes import REMEMBERED, Box, Interval, input_rows, volume
 from synth.runtime.grid.boxes import Window as RowWindow
 from synth.runtime.grid.row_maps import RowMap, rows_read
 
@@ -44,10 +45,14 @@ class Windows(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Row `i` of the result reads the interval `rows[i]`; intervals do not fall."""
+    """Row `i` of the result reads rows of the interval `rows[i]`; these do not fall.
+
+    taps: the rows that each row of the result reads; None for whole intervals.
+    """
 
     dim: int
     rows: tuple[Interval, ...]
+    taps: tuple[tuple[int, ...], ...] | None = None
 
 
 class Rows(NamedTuple):
@@ -88,6 +93,50 @@ def read_rows(accesses: Sequence[Access], box: Box) -> tuple[RowSet, ...]:
     return found if volume(box) and all(found) else ((),) * len(found)
 
 
+def read_ends(accesses: Sequence[Access], box: Box) -> Box:
+    """The least box of an operand with all rows that a box of the result reads.
+
+    `read_box` has rows at its ends which lie between those of a stride or a dilation.
+    """
+    found = read_box(accesses, box)
+    if not volume(box) or not volume(found):
+        return ((0, 0),) * len(accesses)
+    pairs = zip(accesses, found, strict=True)
+    ends = tuple(_ends(each, box, interval) for each, interval in pairs)
+    return ends if volume(ends) else ((0, 0),) * len(accesses)
+
+
+def _ends(access: Access, box: Box, interval: Interval) -> Interval:
+    match access:
+        case Windows(dim, window):
+            return tapped_rows(box[dim], window)
+        case Spans(dim, rows, None):
+            read = [each for each in rows[slice(*box[dim])] if each[0] < each[1]]
+        case Spans(dim, _, taps):
+            assert taps is not None
+            ends = [taps[row] for row in range(*box[dim])]
+            read = [(rows[0], rows[-1] + 1) for rows in ends if rows]
+        case _:
+            return interval
+    if not read:
+        return 0, 0
+    return min(low for low, _ in read), max(high for _, high in read)
+
+
+@lru_cache(REMEMBERED)
+def tapped_rows(rows: Interval, window: RowWindow) -> Interval:
+    """The least interval with the input rows that some output rows read."""
+    taps = range(0, window.dilation * window.kernel, window.dilation)
+    starts = (window.stride * row - window.padding for row in range(*rows))
+    read = [
+        row
+        for start in starts
+        for tap in taps
+        if 0 <= (row := start + tap) < window.size
+    ]
+    return (min(read), max(read) + 1) if read else (0, 0)
+
+
 def _interval(access: Access, box: Box) -> Interval:
     match access:
         case Same(dim, 0, None):
@@ -99,7 +148,7 @@ def _interval(access: Access, box: Box) -> Interval:
             return 0, size
         case Windows(dim, window):
             return input_rows(box[dim], window)
-        case Spans(dim, rows):
+        case Spans(dim, rows, _):
             low, high = box[dim]
             return (rows[low][0], rows[high - 1][1]) if low < high else (0, 0)
         case Rows():

@@ -27,12 +27,13 @@ LocalCall = Callable[..., torch.Tensor]
 class Operand(NamedTuple):
     """What all ranks own of an operand, and what each reads.
 
-    place: of the operand among the arguments.
+    place: of the operand among the arguments. accesses: from which `reads` follows.
     """
 
     source: Layout
     reads: Layout | RowSets
     place: int = 0
+    accesses: tuple[Access, ...] = ()
 
     @property
     def stays(self) -> bool:
@@ -95,8 +96,9 @@ def pulled(
     """An operand of which each rank reads what its box of the result accesses."""
     if any(isinstance(each, Rows) for each in accesses):
         rows = tuple(read_rows(accesses, box) for box in out.boxes)
-        return Operand(source, RowSets(source, rows), place)
-    return Operand(source, needed(out, source.whole, accesses), place)
+        return Operand(source, RowSets(source, rows), place, tuple(accesses))
+    reads = needed(out, source.whole, accesses)
+    return Operand(source, reads, place, tuple(accesses))
 
 
 def reshaped(source: Layout, held: Layout, out: Layout) -> Rule:

@@ -48,6 +48,8 @@ class Node:
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`.
     groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
+    direct: whether the call of the model reads its inputs and gives its result with the dimensions of the
+    network, and takes no other tensors with positions; only then may ranks compute rows of others in it.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
 
@@ -67,6 +69,7 @@ class Node:
     groups: int = 0
     maximum: bool = False
     divided: Divided = field(default="", compare=False)
+    direct: bool = field(default=True, compare=False)
 
     @property
     def weighted(self) -> bool:

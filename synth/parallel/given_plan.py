@@ -29,18 +29,21 @@ def plans_of_model(
     """
     if isinstance(plan, NetworkPlan):
         name = f"the plan of {plan.network.name}"
-        _require_no_margins(name, plan.margins is not None)
         found, planned_procs = LayerPlans.of(plan), plan.request.procs
     else:
         if not isinstance(plan, NetworkPlanFile):
             plan = NetworkPlanFile(os.fspath(plan), parse_network_plan(plan_text(plan), os.fspath(plan)))
         name, data = plan.file, plan.data
-        _require_no_margins(name, data.get("margins") is not None)
         found, planned_procs = LayerPlans.read(data), data["procs"]
     if planned_procs != procs:
         raise UsageError(
             f"{name} is for {planned_procs} processes, but {procs} ranks run; "
             f"start as many, or plan for {procs}"
+        )
+    if found.margins is not None and not inference:
+        raise UsageError(
+            f"{name} computes rows twice, which is of inference; give mode='inference', or plan without"
+            " recompute"
         )
     found = found.renamed(_matched(network, found, name))
     for node in network.planned:
@@ -49,14 +52,6 @@ def plans_of_model(
     for node in network.planned:
         _check_grid(node, found.placed[node.name].grid, name)
     return found
-
-
-def _require_no_margins(name: str, margins: bool) -> None:
-    """Raises `UsageError` for a plan in which ranks compute rows of others."""
-    if margins:
-        raise UsageError(
-            f"{name} computes rows twice, which is planned but cannot be run yet; plan without recompute"
-        )
 
 
 def _check_grid(node: Node, grid: PerAxis, name: str) -> None:

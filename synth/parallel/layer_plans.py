@@ -21,8 +21,10 @@ from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import KER, slice_words
+from synth.network.margins.walk import Rows
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_entry import LayerRow
+from synth.network.plan.plan_json import margins_read
 from synth.network.planner.resident_weights import choose_resident_tiling
 from synth.network.step_time.buckets import LARGEST, bucket_bytes
 from synth.planning.plan import Plan
@@ -46,6 +48,8 @@ class LayerPlans:
     whole: layers that train with a copy of their slice of Ker on every rank that uses it.
     programs: pass plans of the planned work, where they are known: one rank chose them for all.
     bucket_bytes: of the messages with gradients that several ranks add up, as the plan has priced them.
+    margins: node -> the rows beyond the own block that a rank computes of it; None for a plan without.
+    fetched: words of other ranks that a rank receives, summed over tensors, as the plan has counted them.
     """
 
     placed: dict[str, PlacedGrid]
@@ -57,6 +61,8 @@ class LayerPlans:
     whole: frozenset[str] = frozenset()
     programs: dict[str, tuple[PassPlan, ...]] = field(default_factory=dict)
     bucket_bytes: int = LARGEST
+    margins: Mapping[str, Rows] | None = None
+    fetched: int = 0
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
@@ -78,6 +84,8 @@ class LayerPlans:
                 if node.weighted and (plan.request.training or resident)
             },
             bucket_bytes(plan.request.machine if plan.timed else None, plan.request.procs),
+            None if plan.margins is None else plan.margins.rows,
+            0 if plan.margins is None else plan.margins.cost,
         )
 
     @classmethod
@@ -97,10 +105,13 @@ class LayerPlans:
             data["memory_limit"] is not None,
             resident,
             frozenset(row.name for row in rows if row.whole),
+            margins=margins_read(data),
+            fetched=sum(each["words"] for each in data.get("margins", {}).get("tensors", ())),
         )
 
     def renamed(self, pairs: Mapping[str, str]) -> LayerPlans:
         """The same by other names: new name -> name here."""
+        back = {theirs: mine for mine, theirs in pairs.items()}
         return LayerPlans(
             {mine: self.placed[theirs] for mine, theirs in pairs.items()},
             {mine: self.limit_words[theirs] for mine, theirs in pairs.items()},
@@ -111,6 +122,8 @@ class LayerPlans:
             frozenset(mine for mine, theirs in pairs.items() if theirs in self.whole),
             {mine: self.programs[theirs] for mine, theirs in pairs.items() if theirs in self.programs},
             self.bucket_bytes,
+            None if self.margins is None else {back.get(name, name): n for name, n in self.margins.items()},
+            self.fetched,
         )
 
     def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:

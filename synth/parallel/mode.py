@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synth.base.errors import UsageError
+from synth.network.request import check_recompute
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,6 +17,20 @@ def check_mode(mode: str) -> None:
     """Raises `UsageError` for an unknown mode."""
     if mode not in MODES:
         raise UsageError(f"mode is {mode!r}; it must be {' or '.join(MODES)}")
+
+
+def require_inference(recompute: float, mode: str, plan: object) -> None:
+    """Raises `UsageError` for rows that are computed twice where that is not planned here."""
+    check_recompute(recompute)
+    if recompute and mode != "inference":
+        raise UsageError(
+            f"recompute={recompute} is of inference, but mode is {mode}; leave it out, or give"
+            " mode='inference'"
+        )
+    if recompute and plan is not None:
+        raise UsageError(
+            f"recompute={recompute} is for a plan that is made here, but one is given; leave out one of both"
+        )
 
 
 def require_evaluation(model: nn.Module) -> None:

@@ -35,7 +35,7 @@ from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.layer_planner import How
 from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.members import ranks_of
-from synth.parallel.mode import check_mode
+from synth.parallel.mode import check_mode, require_inference
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.planned_words import planned_words, require_few
 from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, within
@@ -71,6 +71,7 @@ def parallelize(
     check: bool | Literal["auto"] = "auto",
     mesh: DeviceMesh | None = None,
     outputs: Literal["partitioned", "whole"] = "partitioned",
+    recompute: float = 0.0,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -123,6 +124,9 @@ def parallelize(
         does, while the others wait: always (True), never (False), or where it is estimated to take at most
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
         compared, or why nothing was. The environment variable SYNTH_CHECK goes before: always, never, auto.
+    recompute: of inference: how many more multiply-adds than its own the busiest rank may do, as a fraction
+        such as 0.1, on rows that others own, so that fewer words move between layers. 0: none. A given plan
+        decides it by itself; docs/inference.md.
 
     Raises `CheckError` on all ranks if the network computes something else than the model. Raises
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
@@ -148,12 +152,14 @@ def parallelize(
     if outputs not in ("partitioned", "whole"):
         raise UsageError(f"outputs is {outputs!r}; give 'partitioned' or 'whole'")
     check_batch_norm(batch_norm, mode)
+    require_inference(recompute, mode, plan)
     chosen_objective, when = objective_of(objective), when_to_check(check)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
     given |= {"objective": chosen_objective, "check": when, "outputs": outputs}
+    given["recompute"] = float(recompute)
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     tensors = model.parameters() if isinstance(model, torch.nn.Module) else ()  # else it is refused below
@@ -174,6 +180,7 @@ def parallelize(
             chosen_objective,
             prepare,
             outputs == "whole",
+            float(recompute),
         )
         inputs = Inputs.of(input)
         asked = model, inputs, prepared.traced, members.everyone, mode == "inference", batch_norm
@@ -195,6 +202,7 @@ def plan_model(
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
     whole_weights: bool = False,
+    recompute: float = 0.0,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -210,6 +218,7 @@ def plan_model(
     mode: "training", or "inference" for a forward pass with resident weights.
     whole_weights: for time, whether ranks may hold whole slices of weights, as with DDP, where that is
         faster and fits; `plan.whole` then tells by layer.
+    recompute: as for `parallelize`; `plan.margins` then tells what ranks compute.
 
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
@@ -233,6 +242,7 @@ def plan_model(
         batch_norm=batch_norm,
         whole_weights=whole_weights,
         processors=(here,) if where is None and here else (),
+        recompute=recompute,
     )
     traced = trace_model(model, input)
     plan = plan_network(traced.network, within(request, memory))

@@ -21,6 +21,7 @@ from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.machine_here import measured_here
+from synth.parallel.margin_places import margin_places
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.planning.plan import Plan
 
@@ -89,7 +90,7 @@ class NetworkRecipe(NamedTuple):
 
     options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
     prepare: reads a model and the user's plan again, for a model that was changed. whole: whether outputs are
-    whole on every rank.
+    whole on every rank. recompute: extra work of the busiest rank, as a fraction, on rows that others own.
     """
 
     members: Ranks
@@ -101,6 +102,7 @@ class NetworkRecipe(NamedTuple):
     objective: str = "words"
     prepare: Callable[..., PreparedModel] | None = None
     whole: bool = False
+    recompute: float = 0.0
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -153,6 +155,7 @@ class NetworkRecipe(NamedTuple):
                 "batch_norm": options["batch_norm"],
             }
             asked["processors"] = processors_of(members)
+            asked["recompute"] = self.recompute
             request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
             if self.objective == "time" and ranks > 1 and not self.inference:
                 request = for_time(request, measured_here(members, traced.device, traced.dtype))
@@ -185,6 +188,7 @@ class NetworkRecipe(NamedTuple):
             dtype=traced.dtype,
             ahead=ahead,
             inference=self.inference,
+            margins=margin_places(traced, plans, ranks) if plans else {},
             **options,
         )
 

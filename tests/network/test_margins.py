@@ -28,11 +28,9 @@ from synth.network.margins.row_graph import RowGraph, row_graph
 from synth.network.margins.walk import Walked
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_entry import network_plan_file_schema
-from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
-from synth.parallel.given_plan import plans_of_model
 
 Index = tuple[int, ...]
 
@@ -313,15 +311,3 @@ def test_what_margins_do_not_go_with_is_refused() -> None:
             NetworkRequest(4, **fields)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is planned for up to 4096 processes, but procs is 8192"):
         NetworkRequest(8192, **known)  # type: ignore[arg-type]
-
-
-def test_a_plan_with_margins_cannot_be_run_yet() -> None:
-    plan = plan_of(0.25)
-    said = (
-        "the plan of unet computes rows twice, which is planned but cannot be run yet; plan without recompute"
-    )
-    with pytest.raises(UsageError, match=said):
-        plans_of_model(plan, plan.network, 4, inference=True)
-    file = NetworkPlanFile("plan.json", to_json(plan))
-    with pytest.raises(UsageError, match=r"plan.json computes rows twice"):
-        plans_of_model(file, plan.network, 4, inference=True)

@@ -21,7 +21,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import Moments, rows_in
-from synth.runtime.grid.boxes import shape
+from synth.runtime.grid.boxes import shape, within
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.norms.row_scaling import (
@@ -38,6 +38,8 @@ class GroupNorm(nn.Module):
 
     With as many groups as channels it is `torch.nn.InstanceNorm1d/2d/3d`.
     plain: has `eps` and, unless None, `weight` and `bias` of shape (c,).
+    owned: boxes within those of the layout, whose words count; each has one owner. None
+        where these are all words.
     """
 
     def __init__(
@@ -47,11 +49,12 @@ class GroupNorm(nn.Module):
         layout: Layout,
         process_groups: ProcessGroups,
         count: Count,
+        owned: Layout | None = None,
     ) -> None:
         super().__init__()
-        self.eps, self.layout = plain.eps, layout
+        self.eps, self.layout, self.owned = plain.eps, layout, owned or layout
         self.size = layout.whole[1] // groups
-        self.shared = Moments(layout, (1, self.size), process_groups, count)
+        self.shared = Moments(self.owned, (1, self.size), process_groups, count)
         self.words = self.shared.group_words  # per sample and group
         self.first, self.last = own = self.shared.held.mine[1]
         self.channels = rows_in(layout.mine[1], own, self.size)  # of each own group
@@ -103,11 +106,14 @@ class GroupNorm(nn.Module):
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of each own sample and channel's group."""
+        own = self.owned.mine
+        if own != self.layout.mine:
+            shard = shard[within(own, self.layout.mine)].contiguous()
         if shard.numel():
-            own = torch.stack(self._own_moments(shard))
+            found = torch.stack(self._own_moments(shard))
         else:
-            own = shard.new_zeros(2, *shape(self.shared.held.mine))
-        mean, variance = self.per_channel(self.shared.moments(own))
+            found = shard.new_zeros(2, *shape(self.shared.held.mine))
+        mean, variance = self.per_channel(self.shared.moments(found))
         return mean, variance
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:

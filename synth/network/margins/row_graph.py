@@ -76,6 +76,8 @@ def cuts_rows(placed: PlacedGrid) -> bool:
 def _tensor(
     node: Node, graph: Mapping[str, RowTensor], placed: PlacedGrid | None, procs: int
 ) -> RowTensor | None:
+    if not node.direct:
+        return None
     known = bool(node.inputs) and all(name in graph for name in node.inputs)
     if node.layer is not None and placed is not None:
         rows = known and len(node.shape) > 2 and cuts_rows(placed)

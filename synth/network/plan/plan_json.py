@@ -74,6 +74,13 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     return {**data, "digest": digest_of(data)}
 
 
+def margins_read(data: Mapping[str, Any]) -> dict[str, tuple[int, int, int]] | None:
+    """Tensor -> the rows of its margin along d, h and w; None for a plan without margins."""
+    if data.get("margins") is None:
+        return None
+    return {each["name"]: tuple(each["rows"]) for each in data["margins"]["tensors"] if each["covered"]}
+
+
 def digest_of(data: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits of a plan's data, so that an edit is noticed that no check can see."""
     kept = {key: value for key, value in data.items() if key != "digest"}

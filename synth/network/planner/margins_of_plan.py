@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +11,9 @@ from synth.layer.axes import AXES, X_AXES, PerAxis
 from synth.network.graph import Node
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.margins.choose import choose_cuts, evaluated
+from synth.network.margins.choose import Choice, choose_cuts, evaluated
 from synth.network.margins.margins import Margins
-from synth.network.margins.row_graph import row_graph
+from synth.network.margins.row_graph import RowGraph, row_graph
 from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.candidates import GridCandidates
 
@@ -28,26 +28,21 @@ def with_margins(plan: NetworkPlan, turned: Mapping[str, tuple[PlacedGrid, int]]
     network, recompute, procs = plan.network, plan.request.recompute, plan.request.procs
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
     graph = row_graph(network, plain, procs)
-    covered = {name for name, tensor in graph.items() if tensor.covered}
-    if not covered:
+    if not _covered(graph):
         return plan
     without = evaluated(graph, {})
     work = float(without.walked.own_work().max())
-    nodes = [node for node in network.planned if node.name in turned.keys() & covered]
-    options = {
-        node.name: turned[node.name][1] + _moved_to(node, plan)
-        for node in nodes
-        if node.layer is not None and node.layer.groups == 1
-    }
-    choice = choose_cuts(graph, recompute * work, options)
-    placed, costs = list(plan.placed_grids), list(plan.layer_costs)
+    chosen = _chosen(plan, graph, turned, recompute * work)
+    if chosen is None:
+        return plan
+    choice, placed, graph = chosen
+    covered = _covered(graph)
+    costs = list(plan.layer_costs)
     for i, node in enumerate(network.planned):
         if node.name in choice.turned:
-            placed[i], costs[i] = turned[node.name]
+            costs[i] = turned[node.name][1]
         elif node.name in covered:
-            placed[i], costs[i] = plain[i], 0
-    graph = row_graph(network, placed, procs)
-    covered = {name for name, tensor in graph.items() if tensor.covered}
+            costs[i] = 0
     kept = {edge: not network.makers(edge) <= covered for edge in plan.edge_words}
     found = evaluated(graph, choice.rows, choice.exact)
     made = replace(
@@ -70,6 +65,45 @@ def with_margins(plan: NetworkPlan, turned: Mapping[str, tuple[PlacedGrid, int]]
         layers=frozenset(node.name for node in network.planned if node.name in covered),
     )
     return replace(made, margins=margins)
+
+
+def _covered(graph: RowGraph) -> set[str]:
+    return {name for name, tensor in graph.items() if tensor.covered}
+
+
+def _chosen(
+    plan: NetworkPlan, graph: RowGraph, turned: Mapping[str, tuple[PlacedGrid, int]], work: float
+) -> tuple[Choice, list[PlacedGrid], RowGraph] | None:
+    """The choice, the grids of all layers, and their tensors; None where rows of some layer become unknown.
+
+    A layer that is cut by input rows may leave tensors behind it, or the input, without known rows. Then no
+    layer is cut so.
+    """
+    network, covered = plan.network, _covered(graph)
+    for options in (_by_input_rows(plan, turned, covered), {}):
+        choice = choose_cuts(graph, work, options)
+        placed = list(plan.placed_grids)
+        for i, node in enumerate(network.planned):
+            if node.name in choice.turned:
+                placed[i] = turned[node.name][0]
+            elif node.name in covered:
+                placed[i] = replace(placed[i], turned=())
+        made = row_graph(network, placed, plan.request.procs)
+        if _covered(made) == covered - choice.turned:
+            return choice, placed, made
+    return None
+
+
+def _by_input_rows(
+    plan: NetworkPlan, turned: Mapping[str, tuple[PlacedGrid, int]], covered: Set[str]
+) -> dict[str, int]:
+    """Covered layer -> the words that it and its input move where it is cut by input rows instead."""
+    nodes = [node for node in plan.network.planned if node.name in turned.keys() & covered]
+    return {
+        node.name: turned[node.name][1] + _moved_to(node, plan)
+        for node in nodes
+        if node.layer is not None and node.layer.groups == 1
+    }
 
 
 def _exchanging(plan: NetworkPlan) -> set[str]:

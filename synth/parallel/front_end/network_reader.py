@@ -51,7 +51,8 @@ class Value(NamedTuple):
 class NetworkReader:
     """Reads a graph of `synth.runtime.tracing.trace.traced` node by node.
 
-    Writes the name of its layer into the metadata "layer" of every planned node of the graph.
+    Writes the name of its layer into the metadata "layer" of every planned node of the graph, and into
+    "tensor" of every node the network's node whose value it has, with the network's order of dimensions.
     """
 
     operators: Operators
@@ -75,14 +76,43 @@ class NetworkReader:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._input(node, node is first)
+                node.meta["tensor"] = self.values[node].name
             elif node.op.startswith("call") and not node.meta.get("expression"):
                 before = set(self.nodes)
                 call = self.operators.call(node)
                 self.values[node] = self._read(call)
                 facts = {"saves": saved_tensor(call), "region": node.meta.get("regions", {}).get(True, ())}
-                for each in self.nodes.keys() - before:
+                new = self.nodes.keys() - before
+                for each in new:
                     self.nodes[each] = replace(self.nodes[each], **facts)
+                self._note_tensor(call, new)
         return Network(name, self.input, self.nodes, self.dtype)
+
+    def _note_tensor(self, call: Call, new: set[str]) -> None:
+        """Note which node of the network has the value of a call, and whether the call is direct."""
+        value = self.values[call.node]
+        straight_out = value.order == straight(call.out)
+        call.node.meta["tensor"] = value.name if straight_out else ""
+        if value.name not in self.nodes:  # the network's input
+            return
+        made = self.nodes[value.name]
+        if not self._is_direct(call, made, new) or not straight_out:
+            self.nodes[value.name] = replace(made, direct=False)
+
+    def _is_direct(self, call: Call, made: Node, new: set[str]) -> bool:
+        """Whether a call makes a node from the nodes that it reads, or gives words of one in their places.
+
+        new: the nodes that the call has added.
+        """
+        kind, meta = self.operators.operator(call).kind, call.node.meta
+        given = [self.values[each] for each in call.inputs]
+        if any(each.order != straight(shape) for each, shape in zip(given, call.shapes, strict=True)):
+            return False
+        if "only" in meta or meta.get("differs") or (call.parameters and kind in ("elementwise", "same")):
+            return False
+        if not new:
+            return kind in ("elementwise", "same")
+        return new == {made.name} and set(made.inputs) == {each.name for each in given}
 
     def _input(self, node: fx.Node, largest: bool) -> Value:
         """The largest input is that of the network; the others have no planned layout."""

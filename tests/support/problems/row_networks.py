@@ -1,6 +1,6 @@
 """Random networks of layers that read rows around their own: windows, skips, concatenations, norms.
 
-A network is a list of `RowLayer`. `yaml_of` writes its network file.
+A network is a list of `RowLayer`. `yaml_of` writes its network file, `models.row_model` builds its model.
 """
 
 from __future__ import annotations

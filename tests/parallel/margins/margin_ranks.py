@@ -1,0 +1,183 @@
+"""Networks whose ranks compute rows of others, on real ranks, beside one process."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from drawn_plans import drawn_model, drawn_plan
+from torch import nn
+
+import synth
+from synth.base.errors import SynthError
+from synth.network.plan.plan_json import to_json
+from synth.parallel.first_rank import from_first
+from synth.runtime.grid.ranks import Ranks
+
+
+def compared(seed: int, dims: int) -> dict[str, Any]:
+    """A random network on random margins: the difference from one process, words counted and planned."""
+    rng = random.Random(seed)
+    model, shape = drawn_model(rng, dims)
+    procs = dist.get_world_size()
+    plan = from_first(lambda: drawn_plan(model, shape, procs, rng)[1], Ranks.world())
+    net = synth.parallelize(model, shape, plan=plan, mode="inference", check=False)
+    margins = plan.margins
+    return {
+        "seed": seed,
+        **beside(net, model, shape),
+        "margins": 0 if margins is None else sum(any(rows) for rows in margins.rows.values()),
+        "fetched": 0 if margins is None else margins.cost,
+    }
+
+
+def several(seeds: list[int], dims: int) -> list[dict[str, Any]]:
+    """Some networks, one after another."""
+    return [compared(seed, dims) for seed in seeds]
+
+
+def beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The largest difference from one process in two passes, and the words of a pass, counted and planned."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).double()
+    with torch.no_grad():
+        expected = model(x)
+        net(x)
+        before = net.received()
+        found = net(x)
+    pairs = zip(_listed(expected), _listed(found), strict=True)
+    apart = (
+        float((got.full_tensor() - one).abs().max() / one.abs().max().clamp(min=1)) for one, got in pairs
+    )
+    words = net.planned_words().forward
+    return {
+        "error": max(apart),
+        "counted": net.received() - before,
+        "planned": words[dist.get_rank()],
+        "most": max(words),
+    }
+
+
+def _listed(values: Any) -> tuple[Any, ...]:
+    return (values,) if isinstance(values, torch.Tensor) else tuple(values)
+
+
+class Block(nn.Module):
+    """Norms, convolutions with a skip, and a gate on each channel where asked."""
+
+    def __init__(self, before: int, after: int, gate: bool = False) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(before, after, 3, padding=1), nn.Conv2d(after, after, 3, padding=1)
+        self.norm1, self.norm2 = nn.GroupNorm(2, before), nn.InstanceNorm2d(after, affine=True)
+        self.short, self.gate = nn.Conv2d(before, after, 1), nn.Conv2d(after, after, 1) if gate else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.two(nn.functional.silu(self.norm2(self.one(nn.functional.silu(self.norm1(x))))))
+        if self.gate is not None:
+            y = y * torch.sigmoid(self.gate(y.mean((2, 3), keepdim=True)))
+        return self.short(x) + y * 0.5
+
+
+class Decoder(nn.Module):
+    """A U-Net with attention, strides, dilation, shared and functional weights, and a global pooling."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        w = width
+        self.first, self.down = nn.Conv2d(3, w, 3, padding="same"), nn.Conv2d(w, w, 3, 2, 1)
+        self.a, self.b, self.c = Block(w, w), Block(w, 2 * w, gate=True), Block(3 * w, w)
+        self.batch, self.slope = nn.BatchNorm2d(w), nn.PReLU(w)
+        self.pool, self.up = nn.MaxPool2d(3, 2, 1), nn.ConvTranspose2d(2 * w, 2 * w, 4, 2, 1)
+        self.nearest, self.linear = nn.Upsample(scale_factor=2), nn.Upsample(scale_factor=2, mode="bilinear")
+        self.wide = nn.Conv2d(w, w, 3, padding=2, dilation=2, padding_mode="reflect", groups=2)
+        self.last, self.head = nn.Conv2d(2 * w, 3, 3, padding=1), nn.Linear(w, 5)
+        self.qkv = nn.Conv2d(2 * w, 6 * w, 1)
+        with torch.no_grad():
+            self.batch.running_mean.uniform_(-1, 1)  # type: ignore[union-attr]
+            self.batch.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+
+    def attention(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(x).reshape(b, 3, c, h * w).transpose(-1, -2).unbind(1)
+        found = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + found.transpose(-1, -2).reshape(b, c, h, w)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.slope(self.batch(self.first(x * 2 - 1)))
+        skip = self.a(self.down(x))
+        low = self.attention(self.b(self.pool(skip)))
+        y = self.c(torch.cat([skip, self.up(low)], 1))
+        y = nn.functional.conv2d(y, self.a.one.weight, padding=1)
+        y = self.wide(self.linear(y)) + self.nearest(skip)
+        return self.last(torch.cat([y, x], 1)), self.head(y.mean((2, 3)))
+
+
+def decoder(width: int = 4) -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return Decoder(width).double().eval()
+
+
+def whole_model(recompute: float, folder: str) -> dict[str, Any]:
+    """A model with calls of all kinds, planned here, and by the file of its plan."""
+    model, shape = decoder(), (1, 3, 48, 36)
+    net = synth.parallelize(model, shape, mode="inference", recompute=recompute, check=True)
+    found = beside(net, model, shape)
+    procs = dist.get_world_size()
+    make = partial(synth.plan_model, model, shape, procs, mode="inference", recompute=recompute)
+    plan = make()
+    path = Path(folder) / f"plan-{dist.get_rank()}.json"
+    path.write_text(json.dumps(to_json(plan)))
+    other = synth.parallelize(model, shape, plan=path, mode="inference", check=False)
+    return {
+        **found,
+        "by_file": beside(other, model, shape),
+        "cost": plan.cost,
+        "margins": plan.margins is not None,
+        "memory": plan.memory.most,
+    }
+
+
+def said(make: Any) -> str:
+    """What a call is refused with."""
+    try:
+        make()
+    except SynthError as error:
+        return str(error)
+    return ""
+
+
+def refused(folder: str) -> list[str]:
+    """Margins that are not planned: all ranks say the same."""
+    model, shape, procs = decoder(), (1, 3, 48, 36), dist.get_world_size()
+    plan = synth.plan_model(model, shape, procs, mode="inference", recompute=0.1)
+    train = partial(synth.parallelize, model, shape, check=False)
+    infer = partial(train, mode="inference")
+    found = [
+        said(partial(train, recompute=0.1)),
+        said(partial(infer, recompute=0.1, plan="spatial")),
+        said(partial(infer, recompute=1.5)),
+        said(partial(infer, recompute=0.1, memory="1GiB")),
+        said(partial(train, plan=plan)),
+    ]
+    data = to_json(plan)
+    assert data["margins"]
+    other = Decoder(6).double().eval()
+    return [*found, said(partial(synth.parallelize, other, shape, plan=plan, mode="inference", check=False))]
+
+
+def low_precision() -> float:
+    """The difference of bfloat16 inside of autocast, as a multiple of that of one process."""
+    model, shape = decoder(8).float(), (1, 3, 48, 36)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    net = synth.parallelize(model, shape, mode="inference", recompute=0.1, check=False)
+    with torch.no_grad():
+        exact = model.double()(x.double())[0]
+        model.float()
+        with torch.autocast("cpu", torch.bfloat16):
+            one, found = model(x)[0], net(x)[0].full_tensor()
+    return float((found.double() - exact).norm() / (one.double() - exact).norm())

@@ -1,0 +1,68 @@
+"""Rows that ranks compute although others own them: values of one process, words as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+SEEDS = {1: [101, 102, 106, 133], 2: [207, 210, 227, 238], 3: [304, 327, 332, 336]}  # by dimensions
+SIZES = [4, pytest.param(3, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=SIZES, ids="{} ranks".format)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("margin_ranks.py"), request.param, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("dims", SEEDS)
+def test_values_are_those_of_one_process_and_words_those_planned(dims: int, ranks: RankPool) -> None:
+    """With norms, skips, layers cut by input rows, and ranks with no rows of some layers."""
+    every = ranks.call("several", SEEDS[dims], dims)
+    for by_rank in zip(*every, strict=True):
+        for found in by_rank:
+            assert found["error"] < 1e-11, found
+            assert found["counted"] == found["planned"], found
+    assert sum(bool(found["margins"] and found["fetched"]) for found in every[0]) >= 3
+
+
+def test_a_model_with_calls_of_all_kinds(ranks: RankPool, tmp_path: Path) -> None:
+    """Attention, gates, gathered calls and linear resizing have no margins; the rest has."""
+    without, with_margins = (ranks.call("whole_model", share, str(tmp_path)) for share in (0.0, 0.25))
+    for found in (*without, *with_margins):
+        for each in (found, found["by_file"]):
+            assert each["error"] < 1e-11
+            assert each["counted"] == each["planned"]
+    assert with_margins[0]["margins"]
+    assert not without[0]["margins"]
+    assert with_margins[0]["cost"] < without[0]["cost"]
+    assert with_margins[0]["most"] < without[0]["most"]
+
+
+def test_what_is_not_planned_is_refused_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
+    every = ranks.call("refused", str(tmp_path))
+    assert all(each == every[0] for each in every)
+    train, given, much, memory, plan, other = every[0]
+    assert train == (
+        "recompute=0.1 is of inference, but mode is training; leave it out, or give mode='inference'"
+    )
+    assert given == "recompute=0.1 is for a plan that is made here, but one is given; leave out one of both"
+    assert much == "recompute is 1.5; it must be from 0 (no row twice) to 1 (twice the work)"
+    assert memory == ("recompute=0.1 takes memory that a limit does not count; leave out it or memory")
+    assert plan == (
+        "the plan of Decoder computes rows twice, which is of inference; give mode='inference', or plan"
+        " without recompute"
+    )
+    assert "the plan has margins of rows for another network" in other
+    assert other.endswith("plan this model")
+
+
+def test_lower_precision_is_that_of_one_process(ranks: RankPool) -> None:
+    assert all(0.5 < each < 1.5 for each in ranks.call("low_precision"))

@@ -1,0 +1,61 @@
+"""The torch models of random networks, see `row_networks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from row_networks import RowLayer
+from torch import nn
+
+
+class RowModel(nn.Module):
+    """The layers of a network; it gives the results that nobody reads."""
+
+    def __init__(self, layers: Sequence[RowLayer]) -> None:
+        super().__init__()
+        self.layers = list(layers)
+        read = {source for layer in layers for source in layer.sources}
+        self.outputs = [place for place in range(1, len(layers)) if place not in read]
+        for place, layer in enumerate(layers):
+            module = _module(layer, layers)
+            if module is not None:
+                self.add_module(f"l{place}", module)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        values = [x]
+        for place, layer in enumerate(self.layers[1:], 1):
+            given = [values[source] for source in layer.sources]
+            if layer.kind == "add":
+                values.append(given[0] + given[1])
+            elif layer.kind == "cat":
+                values.append(torch.cat(given, 1))
+            else:
+                values.append(getattr(self, f"l{place}")(given[0]))
+        found = [values[place] for place in self.outputs]
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _module(layer: RowLayer, layers: Sequence[RowLayer]) -> nn.Module | None:
+    dims, kind = len(layer.extents), layer.kind
+    if kind == "relu":
+        return nn.Tanh()
+    if kind == "groupnorm":
+        return nn.GroupNorm(2, layer.channels)
+    if not layer.windows:
+        return None
+    before = layers[layer.sources[0]].channels
+    kernel, stride, padding, dilation, more = map(tuple, layer.columns)
+    made: Any
+    if kind == "conv":
+        made = getattr(nn, f"Conv{dims}d")
+        return made(before, layer.channels, kernel, stride, padding, dilation)
+    if kind == "transposed":
+        made = getattr(nn, f"ConvTranspose{dims}d")
+        return made(before, layer.channels, kernel, stride, padding, more, dilation=dilation)
+    if kind == "maxpool":
+        return getattr(nn, f"MaxPool{dims}d")(kernel, stride, padding, dilation)
+    if kind == "avgpool":
+        return getattr(nn, f"AvgPool{dims}d")(kernel, stride, padding)
+    return nn.Upsample(scale_factor=stride, mode="nearest")
