@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -98,7 +99,7 @@ class Builder(Wiring):
             place = graph, self.operators, self._behind, self._counter
             self.projections = Projections(*place)
         self.tensors, self.first_names = tensors, first_names(model)
-        where = context.ranks, self._halo_counter, batch_norms
+        where = context.ranks, partial(context.counter, "halo", 0), batch_norms
         self.margins = Margins(margins, *where)
         self.rings = self.margins.rings
         self.planned = PlannedLayers(make, context)
@@ -110,6 +111,7 @@ class Builder(Wiring):
         self.whole: list[str] = []
         for node in graph.nodes:
             self._read(node)
+        self.projections = None  # which refers to this, so that the model would stay
         if self.whole and context.ranks.reports:
             LOG.warning("\n".join([*self.whole[:MOST], *self._more()]))
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)

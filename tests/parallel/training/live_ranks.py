@@ -230,11 +230,14 @@ def values_of_original(plan: str) -> tuple[list[str], float]:
 
 def forgotten() -> bool:
     """Whether a network keeps the model that it was made of alive."""
-    model = Model().double()
-    net = synth.parallelize(model, SHAPE, plan="data")
-    watch = net._original.watch
-    del model
-    return watch is not None and net._original.watch is None
+    kept = list[bool]()
+    for mode in ("training", "inference"):
+        model = Model().double().train(mode == "training")
+        net = synth.parallelize(model, SHAPE, plan="data", mode=mode)
+        assert net._original.watch is not None
+        del model
+        kept.append(net._original.watch is not None)
+    return not any(kept)
 
 
 def no_probability() -> str:
