@@ -7,6 +7,8 @@ is installed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -118,6 +120,7 @@ def of_diffusers(dims: int, widths: tuple[int, ...] = WIDTHS, latent: int = 4) -
 
     options = {"block_out_channels": widths, "latent_channels": latent, "layers_per_block": 2}
     options["norm_num_groups"] = min(32, widths[0] // 2)
+    vae: Any
     if dims == 3:
         vae = diffusers.AutoencoderKLHunyuanVideo(**options)
     else:

@@ -91,7 +91,7 @@ def passes_seconds(layer: Layer, machine: Machine, pass_: str) -> float:
 
     nest = layer.nest
     work = PerAxis(**{axis: getattr(nest.extents, axis) for axis in PerAxis._fields})
-    return compute_seconds(machine, nest, work, True)
+    return float(compute_seconds(machine, nest, work, True))
 
 
 def program(plan: Plan, device: torch.device) -> Callable[[], Any]:
