@@ -21,7 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
-@pytest.mark.parametrize("plan", [{"h": 2}, {"k": 2}], ids=str)
+@pytest.mark.parametrize("plan", [{"h": 2}, pytest.param({"k": 2}, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", methods_ranks.CALLS)
 def test_methods(name: str, plan: dict[str, int], ranks: RankPool) -> None:
     for distances in ranks.call("distances", name, plan):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import compile_ranks
 import pytest
@@ -20,7 +21,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
-@pytest.mark.parametrize("loss", compile_ranks.LOSSES)
+def first(names: Iterable[str], quick: int) -> list[Any]:
+    """Some names run always, the others with --slow."""
+    return [pytest.param(n, marks=[pytest.mark.slow] * (at >= quick)) for at, n in enumerate(names)]
+
+
+@pytest.mark.parametrize("loss", first(compile_ranks.LOSSES, 2))
 def test_a_compiled_module_around_a_network(loss: str, ranks: RankPool) -> None:
     for far, gradients, breaks in ranks.call("around", loss):
         assert far < 1e-5
@@ -36,7 +42,7 @@ def test_compiled_models_and_networks(how: str, ranks: RankPool) -> None:
         assert breaks <= 1
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("name", first(["AdamW", "SGD", "Adagrad"], 1))
 def test_compiled_steps_of_optimizers(name: str, ranks: RankPool) -> None:
     assert max(ranks.call("optimizer", name)) < 1e-5
 
@@ -52,7 +58,7 @@ def test_plans_and_checks_of_a_compiled_model(ranks: RankPool) -> None:
     assert all(ranks.call("planned"))
 
 
-@pytest.mark.parametrize("kind", ["tuple", "dict"])
+@pytest.mark.parametrize("kind", first(["dict", "tuple"], 1))
 def test_networks_with_whole_outputs_are_operators_of_one_graph(kind: str, ranks: RankPool) -> None:
     for found in ranks.call("one_operator", kind):
         assert found.pop("breaks") == 0
