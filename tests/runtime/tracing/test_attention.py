@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from synth.runtime.tracing.attention import composed
+from synth.runtime.tracing.composed import composed
 
 PLAIN = functional.multi_head_attention_forward
 MASKS: dict[str, Any] = {
