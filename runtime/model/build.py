@@ -12,7 +12,6 @@ from torch import fx, nn
 
 from synth.runtime.comm.exchanges import added
 from synth.runtime.comm.layout import Layout, replicated
-from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.log import LOG
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import (
@@ -83,6 +82,9 @@ class Builder(Wiring):
         margins: Mapping[str, MarginPlace] = MappingProxyType({}),
     ) -> None:
         super().__init__(context)
+        # of words between steps, and of halos; they do not refer to this
+        self._counter = partial(context.counter, "move", 0)
+        self._halo_counter = partial(context.counter, "halo", 0)
         self.places = places
         self.refuse, self.batch_norms = refuse, batch_norms
         here = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -99,7 +101,7 @@ class Builder(Wiring):
             place = graph, self.operators, self._behind, self._counter
             self.projections = Projections(*place)
         self.tensors, self.first_names = tensors, first_names(model)
-        where = context.ranks, partial(context.counter, "halo", 0), batch_norms
+        where = context.ranks, self._halo_counter, batch_norms
         self.margins = Margins(margins, *where)
         self.rings = self.margins.rings
         self.planned = PlannedLayers(make, context)
@@ -345,12 +347,6 @@ class Builder(Wiring):
             return use
         whole = Partition(replicated(self.tensors[key].shape, self.context.ranks))
         return Held(use.module, use.name, whole)
-
-    def _counter(self, name: str) -> Count:
-        return self.context.counter("move", 0, name)
-
-    def _halo_counter(self, name: str) -> Count:
-        return self.context.counter("halo", 0, name)
 
 
 def _may_draw(call: Call) -> bool:

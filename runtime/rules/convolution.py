@@ -78,8 +78,7 @@ class _Convolution:
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """From the rows that the box reads; a box that reads none gets the bias."""
-        shard = lowered(shard)
-        weight, bias = _alike(shard, weight, bias)
+        shard, weight, bias = _alike(lowered(shard), weight, bias)
         if not shard.numel():
             return _filled(shard, shape(self.own), bias)
         block = {str(d): each for d, each in enumerate(self.own[2:])}
@@ -154,8 +153,7 @@ class _Transposed:
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """torch makes all rows to which the rows add; these are cut to the own box."""
-        shard = lowered(shard)
-        weight, bias = _alike(shard, weight, bias)
+        shard, weight, bias = _alike(lowered(shard), weight, bias)
         if not shard.numel():
             return _filled(shard, shape(self.own), bias)
         none = (0,) * len(self.stride)
@@ -180,11 +178,11 @@ class _Transposed:
 
 
 def _alike(
-    shard: torch.Tensor, *given: torch.Tensor | None
-) -> tuple[Any, torch.Tensor | None]:
+    shard: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Weight and bias in the dtype of the input, which autocast may have lowered."""
-    weight, bias = (None if each is None else each.to(shard.dtype) for each in given)
-    return weight, bias
+    kind = shard.dtype
+    return shard, weight.to(kind), None if bias is None else bias.to(kind)
 
 
 def _filled(

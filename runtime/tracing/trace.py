@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -63,28 +63,21 @@ def traced(
         device = next((each.device.type for each in model.parameters()), "cpu")
     seen = Attributes()
     graph = joined_modes(
-        model, lambda mode: _run(model, given, dtype, mode, device, seen)
+        model,
+        lambda mode: _run(partial(_recorded, model, given, dtype, mode, device, seen)),
     )
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
     return graph
 
 
-def _run(
-    model: nn.Module,
-    given: Arguments,
-    dtype: torch.dtype,
-    mode: bool | None,
-    device: str,
-    seen: Attributes,
-) -> fx.Graph:
-    """The graph of one run: in training (True), in evaluation, or as the model is.
+def _run(record: Callable[[], fx.Graph]) -> fx.Graph:
+    """The graph that is recorded.
 
     Where forward reads values, it runs again as it does for `torch.export`. Libraries
     then leave out shorter ways that they take for some values alone, as those of a mask
     that hides nothing.
     """
-    record = partial(_recorded, model, given, dtype, mode, device, seen)
     try:
         return record()
     except ValueError as error:
@@ -116,6 +109,7 @@ def _recorded(
     device: str,
     seen: Attributes,
 ) -> fx.Graph:
+    """The graph of one run: in training (True), in evaluation, or as the model is."""
     # copied before the move to "meta": the user's model keeps its values
     empty = copy.deepcopy(model, plain_copies(model)).to("meta")
     if mode is not None:

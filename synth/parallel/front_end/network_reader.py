@@ -51,8 +51,8 @@ class Value(NamedTuple):
 class NetworkReader:
     """Reads a graph of `synth.runtime.tracing.trace.traced` node by node.
 
-    Writes the name of its layer into the metadata "layer" of every planned node of the graph, and into
-    "tensor" of every node the network's node whose value it has, with the network's order of dimensions.
+    Writes into the metadata of the graph. "layer" of a planned node is the name of its layer. "tensor" of a
+    node is the network's node whose value it has, with the network's order of dimensions.
     """
 
     operators: Operators
