@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.operators.functional import Layer, layer_of_function
+from synth.runtime.rules.movement import order_of
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
 
@@ -155,16 +156,7 @@ class Call:
 
     def order(self) -> tuple[int, ...]:
         """The order of dimensions that a permuting function makes."""
-        total = len(self.out)
-        args = [each for each in self.node.args if not isinstance(each, fx.Node)]
-        if self.word == "permute":
-            dims: Any = self.node.kwargs.get(
-                "dims", args[0] if len(args) == 1 else args
-            )
-            return tuple(int(dim) % total for dim in dims)
-        extents = list(range(1, total + 1))  # each tells the dimension that it was
-        moved: Any = self.filled()(torch.empty(extents, device="meta"))
-        return tuple(extent - 1 for extent in moved.shape)
+        return tuple(order_of(self.filled(), len(self.out)))
 
     def joined(self) -> tuple[list[Any], int] | None:
         """The operands of a concatenation, and its dimension; None if unknown."""

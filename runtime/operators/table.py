@@ -28,6 +28,7 @@ from synth.runtime.operators.local_calls import local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
+from synth.runtime.rules.pointwise import is_pointwise
 from synth.runtime.rules.pooling import (
     AVG_POOLS,
     MAX_POOLS,
@@ -76,29 +77,7 @@ LAYERS: dict[type[nn.Module], Kind] = {
     nn.Upsample: "resize",
     nn.Flatten: "flatten",
 }
-# names without the _ of functions that act in place
-ELEMENTWISE = {
-    *("relu", "relu6", "leaky_relu", "elu", "gelu", "silu"),
-    *("mish", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
-    *("softplus", "logsigmoid", "selu", "celu", "softsign", "clamp"),
-    *("clip", "exp", "log", "sqrt", "rsqrt", "abs"),
-    *("neg", "pow", "square", "prelu", "add", "sub", "rsub"),
-    *("mul", "div", "true_divide", "maximum", "minimum", "where"),
-    *("subtract", "multiply", "divide", "negative", "absolute", "float_power"),
-    *("__rsub__", "__rdiv__", "__rtruediv__", "__rpow__", "__rfloordiv__"),
-    *("remainder", "fmod", "floor_divide", "__floordiv__", "__rmod__"),
-    *("sin", "cos", "tan", "asin", "acos", "atan", "sinc", "atan2", "hypot"),
-    *("sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "logit"),
-    *("expm1", "exp2", "log1p", "log2", "log10", "logaddexp", "xlogy"),
-    *("reciprocal", "sign", "floor", "ceil", "round", "trunc", "frac"),
-    *("lerp", "addcmul", "addcdiv", "fmax", "fmin", "copysign", "nan_to_num"),
-    *("clamp_min", "clamp_max", "threshold", "hardshrink", "softshrink"),
-    *("tanhshrink", "log_sigmoid", "masked_fill", "isnan", "isinf", "isfinite"),
-    *("lt", "le", "gt", "ge", "eq", "ne", "logical_not", "logical_and"),
-    *("logical_or", "logical_xor", "__and__", "__or__", "__xor__", "__invert__"),
-}
-FUNCTIONS: dict[str, Kind] = {
-    **dict.fromkeys(ELEMENTWISE, "elementwise"),
+FUNCTIONS: dict[str, Kind] = {  # without the _ of functions that act in place
     **dict.fromkeys(("contiguous", "clone", "float", "detach", "to"), "same"),
     **dict.fromkeys(("double", "half", "bfloat16", "type"), "same"),
     **dict.fromkeys(("cat", "concat", "concatenate"), "cat"),
@@ -183,7 +162,9 @@ class Operators:
 def _of_function(call: Call) -> Operator:
     if call.layer is not None:
         return _of_module(call, call.layer.module)
-    kind = FUNCTIONS.get(call.word, "gathered")
+    kind = FUNCTIONS.get(call.word)
+    if kind is None:
+        kind = "elementwise" if is_pointwise(call.word) else "gathered"
     if kind in ("elementwise", "same"):
         fits = _broadcasts(call)
     elif kind == "cat":
@@ -206,6 +187,8 @@ def _of_module(call: Call, module: Any) -> Operator:
 
 def _broadcasts(call: Call) -> bool:
     """Whether operands are broadcast to the largest one, whose shape the result has."""
+    if not isinstance(call.node.meta["value"], torch.Tensor):
+        return False  # several results
     base = max(call.shapes, key=math.prod)
     shapes = list(call.shapes)
     if call.word != "prelu":  # whose weight has one word per channel

@@ -6,7 +6,7 @@ input row owns the output rows that have their home there, so that few rows move
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -115,6 +115,13 @@ def with_dims(layout: Layout, dims: Sequence[int | None]) -> Layout:
         boxes.append(tuple(made))
     whole = [1 if dim is None else layout.whole[dim] for dim in dims]
     return layout.with_boxes(whole, boxes)
+
+
+def order_of(permutes: Callable[[torch.Tensor], torch.Tensor], dims: int) -> list[int]:
+    """The order of dimensions that a function makes."""
+    extents = range(1, dims + 1)  # each tells the dimension that it was
+    moved = permutes(torch.empty(tuple(extents), device="meta"))
+    return [extent - 1 for extent in moved.shape]
 
 
 def permuted(source: Layout, order: Sequence[int]) -> Rule:

@@ -22,9 +22,10 @@ from synth.runtime.comm.layout import (
     split_copies,
 )
 from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
-from synth.runtime.grid.boxes import Box, cut, outside, shape, volume, within
+from synth.runtime.grid.boxes import Box, outside, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
 from synth.runtime.rules.access import aligned
+from synth.runtime.rules.local_forms import fitting, whole_along
 from synth.runtime.rules.rule import needed
 
 
@@ -223,22 +224,16 @@ class Partition:
         return self.with_boxes(wanted, boxes)
 
     def uncut_along(self, dims: Sequence[int]) -> Partition:
-        """A partition in which some dimensions are not cut; this one if that is so."""
+        """A partition in which some dimensions are not cut; this one if that is so.
+
+        All ranks have the whole where no dimension is left to be cut.
+        """
         whole = tuple(self.shape)
-        others = [dim for dim in range(len(whole)) if dim not in dims]
-        if not others:  # also where a rank takes no part
-            kept = self.replicated and not self.refined
-            return self if kept else Partition(replicated(whole, self.ranks))
-        if not self.cut_dims & set(dims) and not self.refined:
-            return self
-        longest = max(others, key=lambda dim: whole[dim])
-        first = others[0] if whole[others[0]] >= self.ranks.size else longest
-        boxes = []
-        for index in range(self.ranks.size):
-            box = [(0, extent) for extent in whole]
-            box[first] = cut(box[first], self.ranks.size, index)
-            boxes.append(tuple(box))
-        return self.with_boxes(whole, boxes)
+        if len(set(dims)) == len(whole):
+            return Partition(replicated(whole, self.ranks))
+        layout = even(whole, self.ranks) if self.refined else self.layout
+        form = whole_along(whole, dims, whole, range(len(whole)))
+        return Partition(fitting(layout, form))
 
     def evenly(self, whole: Sequence[int]) -> Partition:
         """An even partition of another shape on the same ranks."""

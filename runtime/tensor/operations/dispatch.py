@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from synth.runtime.rules.pointwise import UNTAGGED
 from synth.runtime.tensor.operations import (
     losses,
     norms,
@@ -107,6 +108,5 @@ def rule_of(func: Any) -> Rule:
         return pointwise.foreach
     if torch.Tag.nondeterministic_seeded in func.tags:
         return gathered
-    if torch.Tag.pointwise in func.tags:
-        return pointwise.pointwise
-    return gathered
+    known = torch.Tag.pointwise in func.tags or name.rstrip("_") in UNTAGGED
+    return pointwise.pointwise if known else gathered

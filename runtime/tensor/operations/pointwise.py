@@ -114,20 +114,13 @@ def log_sigmoid(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap((made, buffer), given._partition)
 
 
-ACTIVATIONS = (  # those of which torch does not say that their gradient is pointwise
-    *("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid"),
-    *("mish", "softplus"),
-)
 COPIES = (
     *("alias", "clone", "_to_copy", "lift_fresh", "contiguous"),
     *("zeros_like", "ones_like", "empty_like", "full_like"),
-    *("copy_", "zero_", "fill_", "fill", "where", "masked_fill", "masked_fill_"),
-    *("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "clamp", "clamp_"),
+    *("copy_", "zero_"),
 )
 RULES: dict[str, Any] = {
     **dict.fromkeys(COPIES, pointwise),
-    **dict.fromkeys((f"{name}_backward" for name in ACTIVATIONS), pointwise),
-    **dict.fromkeys(("hardswish", "hardswish_"), pointwise),
     "detach": detach,
     "log_sigmoid_forward": log_sigmoid,
     **dict.fromkeys(

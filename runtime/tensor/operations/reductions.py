@@ -16,10 +16,12 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.layout import even
-from synth.runtime.grid.boxes import volume, within
+from synth.runtime.grid.boxes import shape, volume, within
+from synth.runtime.rules.local_forms import regrouped, whole_along
 from synth.runtime.tensor.operations.operands import (
     NoParts,
     argument,
+    layout_of,
     on_wholes,
     to_partition,
     with_argument,
@@ -176,37 +178,28 @@ def along(func: Any, args: Any, kwargs: Any) -> Any:
     given = [each for each in args if isinstance(each, PartitionedTensor)]
     largest = max(given, key=lambda each: each.numel())
     dims = reduced_dims(func, (largest, *args[1:]), kwargs)
-    if dims is None or largest._partition.refined:
+    if dims is None:
         raise NoParts
+    layout_of(largest)
     base = largest._partition.uncut_along(dims)
-    result = _on_parts(func, args, kwargs, base)
-    empty = [_meta(each) for each in args]
-    whole = func(*empty, **kwargs)
-    keep = keeps_dims(func, args, kwargs)
+    here = [to_partition(each, base) for each in args]
+    whole = func(*map(_meta, args), **kwargs)
+    some = volume(base.box) > 0
+    made = func(*here, **kwargs) if some else whole  # without words of the base
 
-    def placed(local: torch.Tensor | None, like: torch.Tensor) -> Any:
-        if like.dim() < len(base.shape):
-            place = base.without(dims, keep)
-        else:
-            boxes = [
-                tuple((0, like.shape[d]) if d in dims else i for d, i in enumerate(box))
-                for box in base.layout.boxes
-            ]
-            place = base.with_boxes(like.shape, boxes)
-        if local is None:
-            local = largest._local.new_empty(place.local_shape, dtype=like.dtype)
-        return wrap(local, place)
+    def placed(like: torch.Tensor, local: torch.Tensor) -> Any:
+        every = range(len(base.shape))
+        kept = [d for d in every if like.dim() == len(every) or d not in dims]
+        out = regrouped(base.layout, whole_along(base.shape, dims, like.shape, kept))
+        assert out is not None
+        if not some:
+            own = shape(out.mine)
+            local = largest._local.new_empty(own, dtype=like.dtype)
+        return wrap(local, Partition(out))
 
     if isinstance(whole, torch.Tensor):
-        return placed(result, whole)
-    parts = [None] * len(whole) if result is None else result
-    return tuple(map(placed, parts, whole))
-
-
-def _on_parts(func: Any, args: Any, kwargs: Any, base: Partition) -> Any:
-    """The local result; None where this rank has no words of the base."""
-    here = [to_partition(each, base) for each in args]
-    return func(*here, **kwargs) if volume(base.box) else None
+        return placed(whole, made)
+    return tuple(map(placed, whole, made))
 
 
 def _meta(value: Any) -> Any:

@@ -14,7 +14,13 @@ from torch.nn import functional
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.grid.boxes import volume
 from synth.runtime.rules.local_forms import whole_along, within_boxes
-from synth.runtime.rules.movement import joined, like_first, permuted, reindexed
+from synth.runtime.rules.movement import (
+    joined,
+    like_first,
+    order_of,
+    permuted,
+    reindexed,
+)
 from synth.runtime.rules.row_calls import pad_rows, rows_of
 from synth.runtime.tensor.operations.operands import (
     NoParts,
@@ -32,16 +38,8 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 def permute(func: Any, args: Any, kwargs: Any) -> Any:
     """`permute`, `transpose` and `t`."""
     given = args[0]
-    dims = list(range(given.dim()))
-    name = func._schema.name
-    if name == "aten::permute":
-        dims = [dim % len(dims) for dim in args[1]]
-    elif name == "aten::t":
-        dims = dims[::-1]
-    else:
-        one, other = (dim % len(dims) for dim in args[1:3])
-        dims[one], dims[other] = dims[other], dims[one]
-    return by_rule(func, given, lambda layout: permuted(layout, dims))
+    order = order_of(lambda each: func(each, *args[1:]), given.dim())
+    return by_rule(func, given, lambda layout: permuted(layout, order))
 
 
 def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
@@ -52,7 +50,7 @@ def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
         raise NoParts
     if not found.shape and not given._partition.replicated:
         # some ranks cannot hold a word
-        placed = given._partition.uncut_along(range(given.dim()))
+        placed = Partition(replicated(given.shape, given._partition.ranks))
         given = PartitionedTensor(to_partition(given, placed), placed)
     return by_rule(func, given, lambda layout: reindexed(layout, *found))
 

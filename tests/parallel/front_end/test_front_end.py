@@ -149,6 +149,20 @@ def test_functions_of_single_words_run_on_shards() -> None:
     assert set(kinds.values()) <= {"elementwise", "same"}, kinds
 
 
+def test_other_forms_of_such_functions_are_told_apart() -> None:
+    class Forms(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x.max(), x.max(1)[0], torch.frexp(x)[0], torch.fmax(x, x + 1)
+
+    graph = trace_model(nn.Sequential(nn.Conv2d(4, 4, 1), Forms()), SHAPE).graph
+    operators = Operators({}, {})
+    calls = [operators.call(each) for each in graph.nodes if each.op == "call_function"]
+    kinds = [(each.word, operators.operator(each).kind == "elementwise") for each in calls]
+    assert ("fmax", True) in kinds
+    assert ("max", False) in kinds
+    assert not {("max", True), ("frexp", True)} & set(kinds)
+
+
 def test_a_model_keeps_what_a_forward_pass_has_left_in_it() -> None:
     """`copy.deepcopy` alone refuses computed tensors."""
 

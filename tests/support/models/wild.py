@@ -236,6 +236,7 @@ class Pointwise(nn.Module):
         gate = torch.sigmoid(first)
         mixed = gate * second + (1 - gate) * torch.sin(self.alpha * first).pow(2)
         mixed = mixed + 1 / (2 + mixed.abs()) + 2 ** torch.erf(mixed) + torch.addcmul(first, second, gate)
+        mixed = mixed + torch.lgamma(gate + 1) + torch.special.i0e(torch.max(first, second))
         kept = ((first > -1) & (second <= 1)) | ~(mixed != 0)
         made: torch.Tensor = self.layers[2](mixed.masked_fill(second.lt(-0.5), 0.1))
         return torch.where(kept, made, torch.lerp(first, second, 0.3).clamp_min(-2.0).double())
