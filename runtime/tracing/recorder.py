@@ -172,8 +172,8 @@ class Recorder(TorchFunctionMode):
             if real and function_name(self.nodes[id(values)][0].target) == "constant":
                 self.changed_constants.append((values, func))
         if not results and word in SETTERS:
-            for values in used:
-                if computed or not sets_requires_grad(func):
+            for values in used:  # gradients of what the graph has go on as they do
+                if not sets_requires_grad(func) or (computed and not args[1]):
                     self.changes.refuse(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):

@@ -86,8 +86,9 @@ def _run(record: Callable[[], fx.Graph]) -> fx.Graph:
         try:
             with _as_exported():
                 return record()
-        except ValueError:
-            raise error from error.__cause__
+        except ValueError as further:  # what is read even then has to be changed
+            said = further if READS_VALUES in str(further) else error
+            raise said from said.__cause__
 
 
 @contextmanager

@@ -28,7 +28,8 @@ OF_PARAMETERS = {
     "_backward_hooks": "a gradient hook",
     "_post_accumulate_grad_hooks": "a hook after its gradient",
 }
-
+# modules whose hooks keep nothing that is read after forward
+COLLECTORS = {"transformers.utils.output_capturing"}
 
 GLOBAL_HOOKS = {
     "_global_forward_pre_hooks": "forward pre-hook",
@@ -72,6 +73,15 @@ def check_supported(model: nn.Module) -> None:
     _refuse_shared_memory(model)
 
 
+def has_no_effect(hook: Any) -> bool:
+    """Whether ranks may leave a hook out, as the graph has what comes of it.
+
+    Either it computes a weight from parameters; or it is of a library, and hands what a
+    module gives to the forward that has asked for it, while the model is traced.
+    """
+    return computes_weight(hook) or getattr(hook, "__module__", "") in COLLECTORS
+
+
 def computes_weight(hook: Any) -> bool:
     """Whether a hook computes a weight from parameters, as old norms of torch do."""
     return type(hook) in (WeightNorm, SpectralNorm)
@@ -93,7 +103,7 @@ def plain_copies(model: nn.Module) -> dict[int, torch.Tensor]:
 
 def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
     hooks = getattr(holder, place, None) or {}
-    if not all(map(computes_weight, hooks.values())):
+    if not all(map(has_no_effect, hooks.values())):
         raise ValueError(
             f"{what} has {kind}, which the ranks would not run; remove it, or put what"
             " it does into a forward"

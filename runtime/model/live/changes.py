@@ -19,7 +19,7 @@ from synth.runtime.tracing.facts import (
     Fact,
     Facts,
 )
-from synth.runtime.tracing.unsupported import computes_weight
+from synth.runtime.tracing.unsupported import computes_weight, has_no_effect
 
 Settings = Mapping[str, Collection[str]]
 CALLS = (".__call__", ".__getattr__", ".__getattribute__")
@@ -66,7 +66,7 @@ def sorted_out(
         elif fact.kind in HOOKS.values():
             if computes_weight(each.now) or each.now is MISSING:
                 changes.anew.append(each)
-            else:
+            elif not has_no_effect(each.now):
                 changes.hooks.append(each)
         elif fact.kind in STORED.values():
             if tied or not _is_another_value(each):

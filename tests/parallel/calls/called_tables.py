@@ -9,11 +9,13 @@ from constant_calls import CONSTANTS, SEVERAL
 from function_calls import FUNCTIONS, IN_PLACE
 from module_calls import MODULES
 from spectral import SPECTRAL
+from written_calls import WRITES
 
 TABLES: dict[str, dict[str, Callable[[], Called]]] = {
     "modules": MODULES,
     "functions": FUNCTIONS,
     "in place": IN_PLACE,
+    "writes": WRITES,
     "spectral": SPECTRAL,
     "constants": CONSTANTS,
     "several": SEVERAL,

@@ -9,6 +9,12 @@ from called import Called, Part, labels, padded, param, rows
 from torch import nn
 from torch.nn import functional
 
+
+def asking(h: torch.Tensor) -> torch.Tensor:
+    h.requires_grad = True
+    return h
+
+
 FUNCTIONS: dict[str, Callable[[], Called]] = {
     "layer_norm of a part, and a parameter of the same name": lambda: Called(
         lambda m, h, g: m.p(h) + m.gamma.mean(),
@@ -73,6 +79,7 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
     "addcmul of one thrice": lambda: Called(lambda m, h, g: torch.addcmul(h, h, h, value=0.5)),
     "einsum of one twice": lambda: Called(lambda m, h, g: torch.einsum("bct,bdt->bcd", h, h)),
     "bucketize": lambda: Called(lambda m, h, g: h * torch.bucketize(h, m.e), e=torch.linspace(-1, 1, 5)),
+    "a gradient that is asked for in forward": lambda: Called(lambda m, h, g: h * asking(g.detach())),
     "lerp by name": lambda: Called(lambda m, h, g: torch.lerp(weight=m.w, end=g, input=h), w=param(8, 1)),
 }
 # what a change in place gives has the dtype of what it changes

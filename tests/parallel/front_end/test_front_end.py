@@ -182,3 +182,41 @@ def test_a_model_keeps_what_a_forward_pass_has_left_in_it() -> None:
     assert trace_model(model, SHAPE).network.planned[0].name == "conv"
     assert model.pyramid[0] is left
     assert left.requires_grad
+
+
+class Kept(nn.Module):
+    """A backbone of transformers, whose hooks hand maps to its forward, and layers behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import transformers
+
+        sizes = {"num_stages": 2, "depths": [1, 1], "hidden_sizes": [8, 16]}
+        config = transformers.ConvNextConfig(**sizes, out_features=["stage1", "stage2"])  # type: ignore[arg-type]
+        self.backbone = transformers.ConvNextBackbone(config)
+        self.heads = nn.ModuleList(nn.Conv2d(extent, 3, 1) for extent in (8, 16))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        maps = self.backbone(x).feature_maps
+        return [head(each) for head, each in zip(self.heads, maps, strict=True)]
+
+
+@needs_models
+def test_hooks_of_a_library_that_keep_nothing_are_followed(alone: None) -> None:
+    from transformers.utils import output_capturing
+
+    made, batch = Kept(), torch.randn(2, 3, 32, 32)
+    hooked = [name for name, each in made.named_modules() if each._forward_hooks]
+    assert hooked
+    assert synth.check(made, (2, 3, 32, 32)).done
+    net = synth.parallelize(made, (2, 3, 32, 32))
+    torch.testing.assert_close([each.full_tensor() for each in net(batch)], made(batch))
+    for each in made, net:  # as what asks for attentions does
+        output_capturing.install_output_capuring_hook(each.get_submodule(hooked[0]), "attentions", 0)
+    torch.testing.assert_close([each.full_tensor() for each in net(batch)], made(batch))
+    net.get_submodule(hooked[0]).register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match=f"{hooked[0]} has hooks"):
+        net(batch)
+    made.get_submodule(hooked[0]).register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match=f"{hooked[0]} has a forward hook"):
+        synth.parallelize(made, (2, 3, 32, 32))

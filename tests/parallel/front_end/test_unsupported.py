@@ -69,7 +69,7 @@ class Does(nn.Module):
 
 
 def writes(self: Any, x: torch.Tensor) -> torch.Tensor:
-    x[:, ::2] = 0
+    x[:, torch.arange(8, device=x.device) > 3] = x[:, :4].clone()  # how many words is not known
     return x
 
 
@@ -175,6 +175,12 @@ def clamps(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x * self.scale
 
 
+def asks_for_no_gradient(self: Any, x: torch.Tensor) -> torch.Tensor:
+    part = x.detach()
+    part.requires_grad = False
+    return x + part
+
+
 def hooks(self: Any, x: torch.Tensor) -> torch.Tensor:
     x.register_hook(lambda gradient: 2 * gradient)
     return x
@@ -207,6 +213,7 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(writes_data), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which"),
     (Does(changes_a_view_of_data), "forward changes a tensor of (4, 2, 8, 8) in place by mul, which"),
     (Does(clamps), "forward changes scale in place by clamp, which"),
+    (Does(asks_for_no_gradient), "forward changes a tensor of (4, 8, 8, 8) in place by set, which"),
     (Does(hooks), "forward changes a tensor of (4, 8, 8, 8) in place by register_hook, which"),
     (Does(sets_an_entry), "forward changes mean in place by setitem, which"),
     (Does(follows), "forward changes mean in place by lerp, which the ranks would not do; compute a new"),

@@ -357,6 +357,21 @@ def test_a_shorter_way_for_some_values_is_left_out(hidden: int) -> None:
     assert not torch.compiler.is_exporting()
 
 
+class Reads(Shorter):
+    """Reads other values in Python where it is exported, too."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x, mask)
+        return out.clamp(max=1.0) if out.isinf().any() else out
+
+
+def test_what_is_read_where_a_model_is_exported_is_named() -> None:
+    mask = torch.ones(4, 1, 8, 8, dtype=torch.bool)
+    line = inspect.getsourcelines(Reads.forward)[1] + 2
+    with pytest.raises(ValueError, match=rf"or read the values before \(test_check.py:{line}\)"):
+        synth.check(Reads(), synth.Inputs((4, 3, 8, 8), mask))
+
+
 # -- values --------------------------------------------------------------------------------------------------
 
 
