@@ -8,38 +8,11 @@ from typing import Any, get_args
 from synth.base.yaml_positions import Listing, Scalar, did_you_mean
 from synth.base.yaml_positions import Node as YamlNode
 from synth.network.entries import Entry
-from synth.network.graph import CONVS, NORMS, PASSIVE, Divided
+from synth.network.graph import Divided
+from synth.network.kinds import CONVS, KINDS
 
-WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
-CONV_ARGUMENTS = (
-    *("out_channels", *WINDOW_KEYS, "padding_mode", "groups", "bias", "transposed", "output_padding"),
-)
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CONVS, CONV_ARGUMENTS),
-    "linear": ("out_features", "bias"),
-    "matmul": ("n", "bias"),
-    "pool": (*WINDOW_KEYS, "ceil"),
-    "upsample": ("scale", "linear"),
-    "globalpool": ("dims", "out", "max"),
-    **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
-    **dict.fromkeys(NORMS, ("affine", "parameters")),
-    "groupnorm": ("groups", "affine", "parameters"),
-    **dict.fromkeys(("prelu", "scale"), ("parameters",)),
-    "reindex": ("rows", "dims"),
-    "gathered": ("shape", "parameters", "divided"),
-}
 DIVISIONS: tuple[Divided, ...] = get_args(Divided)[1:]
 FLAGS = ("max", "bias", "ceil", "transposed", "linear", "affine")
-MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
-REQUIRED = {
-    **dict.fromkeys(CONVS, ("out_channels", "kernel")),
-    "linear": ("out_features",),
-    "matmul": ("n",),
-    "pool": ("kernel",),
-    "upsample": ("scale",),
-    "reindex": ("rows",),
-    "gathered": ("shape",),
-}
 
 
 def check_arguments(entry: Entry, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -47,23 +20,23 @@ def check_arguments(entry: Entry, shapes: Sequence[tuple[int, ...]]) -> None:
 
     shapes: of the inputs.
     """
-    kind = entry.kind
+    kind, known = entry.kind, KINDS[entry.kind]
     for key, node in entry.arguments.items():
-        if key not in ARGUMENTS[kind]:
+        if key not in known.keys:
             raise node.fault(
-                f"{entry.name}: unknown key {key} of {kind}{did_you_mean(key, ARGUMENTS[kind] or ('none',))}"
+                f"{entry.name}: unknown key {key} of {kind}{did_you_mean(key, known.keys or ('none',))}"
             )
-    for key in REQUIRED.get(kind, ()):
+    for key in known.required:
         if key not in entry.arguments:
             raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
     for source, shape in zip(entry.inputs, shapes, strict=True):
-        if kind != "gathered" and not 2 <= len(shape) <= 5:
+        if known.several is not None and not 2 <= len(shape) <= 5:
             raise entry.place.fault(
                 f"{entry.name}: {source} is {shown(shape)}, but {kind} needs 2 to 5 dimensions"
             )
-    if kind not in (*MULTI_INPUT, "gathered") and len(shapes) > 1:
+    if known.several is False and len(shapes) > 1:
         raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(shapes)}; use add")
-    if kind in MULTI_INPUT and len(shapes) < 2:
+    if known.several and len(shapes) < 2:
         raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
 
 

@@ -35,7 +35,8 @@ from synth.base.yaml_positions import (
 )
 from synth.layer.validate import MAX_NAME, LayerError, check_name
 from synth.network.entries import Entry
-from synth.network.graph import KINDS, Network
+from synth.network.graph import Network
+from synth.network.kinds import KINDS
 from synth.network.node_builder import build_network
 
 TOP = ("network", "input", "dtype", "layers")

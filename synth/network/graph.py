@@ -18,15 +18,10 @@ from typing import Literal
 
 from synth.layer.layer import Layer
 from synth.layer.nest import WORD_BYTES
+from synth.network.kinds import KINDS, Kind
 from synth.network.reductions import Reduction
 from synth.network.row_maps import Reindexing, RowMap
 
-CONVS = ("conv1d", "conv2d", "conv3d")
-NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
-PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
-WEIGHTLESS = ("pool", "upsample")  # planned, but without weights
-MOVING = ("globalpool", "reindex")  # which move rows, or parts of them, between the ranks of their input
-KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, *MOVING, "gathered")
 Role = Literal["in", "out"]
 Divided = Literal[
     "",  # not at all: every rank computes it from whole tensors
@@ -72,9 +67,14 @@ class Node:
     direct: bool = field(default=True, compare=False)
 
     @property
+    def known(self) -> Kind:
+        """What the planner knows of nodes of the kind."""
+        return KINDS[self.kind]
+
+    @property
     def weighted(self) -> bool:
         """Whether the nest has a Ker."""
-        return self.layer is not None and self.kind not in WEIGHTLESS
+        return self.layer is not None and self.known.weighted
 
     @property
     def parameters(self) -> int:
@@ -277,7 +277,7 @@ class Network:
     def _edges(self) -> Iterator[tuple[str, str, Edge, Channels]]:
         """(node that reads, node whose output moves, the ends, channels) of every part of an edge."""
         for node in self.nodes.values():
-            for part in self.parts[node.name] if node.kind in MOVING else ():
+            for part in self.parts[node.name] if node.known.moves else ():
                 if part.node:
                     whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
                     yield node.name, node.inputs[0], whole_edge, Channels(0, 0, part.count)

@@ -7,8 +7,8 @@ from typing import Any
 from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, INSTRUCTION_SETS, LEVEL, TOP
-from synth.network.arguments import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
-from synth.network.graph import CONVS
+from synth.network.arguments import DIVISIONS, FLAGS
+from synth.network.kinds import KINDS
 from synth.network.row_map_entries import MODES
 
 _COUNT = {"type": "integer", "minimum": 1}
@@ -22,7 +22,7 @@ _RUNS: dict[str, Any] = {
 
 def network_file_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a network file; it does not check shapes and edges."""
-    kinds = {kind: _kind(kind) for kind in ARGUMENTS}
+    kinds = {kind: _kind(kind) for kind in KINDS}
     layer = {
         "type": "object",
         "properties": {
@@ -58,18 +58,18 @@ def network_file_schema() -> dict[str, Any]:
 
 
 def _kind(kind: str) -> dict[str, Any]:
+    known = KINDS[kind]
     properties: dict[str, Any]
-    properties = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
-    if "padding" in properties and kind in CONVS:
-        ends = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}
-        properties["padding"] = {"anyOf": [_INTS, {"type": "array", "items": ends}, {"const": "same"}]}
+    properties = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in known.keys}
     if "padding_mode" in properties:
         properties["padding_mode"] = {"enum": list(MODES)}
+        ends = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}
+        properties["padding"] = {"anyOf": [_INTS, {"type": "array", "items": ends}, {"const": "same"}]}
     if "divided" in properties:
         properties["divided"] = {"enum": list(DIVISIONS)}
     if "rows" in properties:
         properties["rows"] = _RUNS
-    required = list(REQUIRED.get(kind, ()))
+    required = list(known.required)
     return {
         "type": ["object", "null"] if not required else "object",
         "properties": properties,

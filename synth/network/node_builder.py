@@ -12,7 +12,8 @@ from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.arguments import FLAGS, check_arguments, division_of, flag_of, number_of, shown
 from synth.network.entries import Entry, in_dependency_order
-from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
+from synth.network.graph import Network, Node
+from synth.network.kinds import CONVS, KINDS
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
@@ -96,12 +97,9 @@ class _NodeBuilder:
         """Trained words of a kind that has no loop nest."""
         if "parameters" in self.entry.arguments:
             return int(number_of(self.entry, "parameters"))
-        channels = self.shape[1]
-        if self.kind in NORMS:
-            return 2 * channels if flag_of(self.entry, "affine", self.kind != "instancenorm") else 0
-        if self.kind == "prelu":
-            return 1
-        return channels if self.kind == "scale" else 0
+        known = KINDS[self.kind]
+        affine = flag_of(self.entry, "affine", known.affine)
+        return known.trained[0] * self.shape[1] + known.trained[1] if affine else 0
 
     def flatten(self) -> Node:
         flat = (self.shape[0], math.prod(self.shape[1:]))
@@ -246,7 +244,7 @@ class _NodeBuilder:
         return given if isinstance(given, tuple) else (given,)
 
     def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
-        weighted = self.kind not in WEIGHTLESS
+        weighted = KINDS[self.kind].weighted
         bias = weighted and flag_of(self.entry, "bias", self.kind == "linear")
         return Node(self.entry.name, self.kind, self.entry.inputs, shape, before, layer, bias)
 
@@ -264,7 +262,7 @@ def shape_before_flatten(nodes: Mapping[str, Node], name: str) -> Shape | None:
 
     name: of the input. Between the two may be kinds that keep the shape.
     """
-    while name != "input" and nodes[name].kind in PASSIVE and nodes[name].kind != "flatten":
+    while name != "input" and nodes[name].known.passive and nodes[name].kind != "flatten":
         name = nodes[name].inputs[0]
     flat = name != "input" and nodes[name].kind == "flatten"
     return nodes[name].in_shape if flat else None

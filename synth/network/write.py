@@ -11,7 +11,8 @@ import yaml
 
 from synth.layer.layer import Layer, listed
 from synth.layer.validate import DEFAULTS
-from synth.network.graph import CONVS, NORMS, Network, Node
+from synth.network.graph import Network, Node
+from synth.network.kinds import CONVS
 from synth.network.row_map_entries import runs_of
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # needs no quotes in YAML
@@ -74,10 +75,8 @@ def _arguments(node: Node) -> dict[str, Any]:
                 **own,
                 **({"parameters": node.trained} if node.trained else {}),
             }
-        case kind if kind in (*NORMS, "scale", "prelu"):
-            return _trained(node)
         case _:
-            return {}
+            return _trained(node) if "parameters" in node.known.keys else {}
 
 
 def _reduced(node: Node) -> dict[str, Any]:
@@ -100,15 +99,12 @@ def _window(layer: Layer) -> dict[str, Any]:
 
 def _trained(node: Node) -> dict[str, Any]:
     """The parameters of a layer that stays where its input lies."""
-    channels = node.shape[1]
-    if node.kind in NORMS:
-        groups = {"groups": node.groups} if node.groups else {}
-        if node.trained in (0, 2 * channels):
-            affine = node.trained > 0
-            return groups if affine == (node.kind != "instancenorm") else {**groups, "affine": affine}
-        return {**groups, "parameters": node.trained}
-    usual = channels if node.kind == "scale" else 1
-    return {} if node.trained == usual else {"parameters": node.trained}
+    known, affine = node.known, node.trained > 0
+    groups = {"groups": node.groups} if node.groups else {}
+    usual = known.trained[0] * node.shape[1] + known.trained[1]
+    if node.trained == usual * (affine or "affine" not in known.keys):
+        return groups if affine == known.affine else {**groups, "affine": affine}
+    return {**groups, "parameters": node.trained}
 
 
 def _shown(value: Any) -> str:

@@ -21,7 +21,6 @@ from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.margins.boxes import RowWindow, normal
 
 INPUT = "input"
-POINTWISE = ("batchnorm", "groupnorm", "instancenorm", "relu", "prelu", "scale", "dropout")
 PLAIN = (RowWindow(),) * len(SPATIAL)
 
 
@@ -97,7 +96,7 @@ def _tensor(
         return RowTensor(node.name, first.shape, first.own) if same else None
     covered = _whole_channels(first.own, first.shape[1])
     sources = node.inputs if covered else ()
-    if node.kind in POINTWISE:
+    if node.known.rows:
         return RowTensor(node.name, first.shape, first.own, covered, sources, free=True)
     if node.kind == "cat":
         return _joined(node, graph)

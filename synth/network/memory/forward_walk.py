@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
 
 INDEX_BYTES = 8  # of the place of a maximum
-INPUT_SAVERS = ("batchnorm", "layernorm", "groupnorm", "instancenorm", "prelu", "scale")
 
 
 @dataclass
@@ -156,14 +155,13 @@ class ForwardWalk:
             each.free()
         if not self.training:
             return []
-        if node.kind in INPUT_SAVERS or node.maximum or (node.kind == "relu" and node.saves == "in"):
-            return [inputs[0].hold()]
-        if node.kind in ("relu", "softmax") and node.saves == "out":
-            return [made.hold()]
-        if node.kind == "mul":
-            return [each.hold() for each in inputs]
-        if node.kind == "dropout":
-            return [self.timeline.new(own / self.plan.word_bytes)]
+        match node.saves if node.known.saves == "own" else "in" if node.maximum else node.known.saves:
+            case "in":
+                return [each.hold() for each in inputs]
+            case "out":
+                return [made.hold()]
+            case "mask":
+                return [self.timeline.new(own / self.plan.word_bytes)]
         return []
 
     def _own(self, node: Node) -> Words:
@@ -176,7 +174,7 @@ class ForwardWalk:
             first = self.network.nodes.get(node.inputs[0])
             channels = first.shape[1] if first else self.network.input[1]
             return self.own[node.inputs[0]] * node.shape[1] / channels
-        if node.kind in ("reindex", "globalpool"):
+        if node.known.moves:
             return self.own[node.inputs[0]] * node.out_words / node.in_words
         return self.own[node.inputs[0]]
 

@@ -26,7 +26,6 @@ from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round, owned_
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
 
-KINDS = ("groupnorm", "instancenorm", "layernorm")
 CHANNEL = 1  # of a box
 Boxes = tuple[np.ndarray, np.ndarray]
 
@@ -70,7 +69,7 @@ def _exchanged(plan: NetworkPlan) -> dict[str, int]:
     found: dict[str, int] = {}
     of_layer: dict[str, int] = {}
     for node in plan.network.nodes.values():
-        source = laid_out_by(node, plan.network) if node.kind == "batchnorm" else None
+        source = laid_out_by(node, plan.network) if node.known.exchange == "norms" else None
         if source is not None:
             if source not in of_layer:
                 of_layer[source] = _received(plan, layers[source])
@@ -131,7 +130,8 @@ def group_statistics(plan: NetworkPlan) -> dict[str, tuple[int, int]]:
     position = {node.name: i for i, node in enumerate(plan.network.planned)}
     found = {}
     for node in plan.network.nodes.values():
-        source = laid_out_by(node, plan.network) if node.kind in KINDS else None
+        apart = node.known.exchange in ("group_norms", "layer_norms")
+        source = laid_out_by(node, plan.network) if apart else None
         if source is not None:
             boxes = boxes_after(plan, position[source])
             sums = _sums(node, boxes, plan.request.procs)

@@ -10,26 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from synth.machine.hierarchy import Machine
-from synth.network.graph import NORMS, Network, Node
+from synth.network.graph import Network, Node
+from synth.network.kinds import KINDS
 from synth.network.step_time.calls import call_costs
-
-# kind -> accesses of the words of its output in the forward and in the backward pass
-ACCESSES: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(NORMS, (3, 5)),
-    **dict.fromkeys(("relu", "prelu", "scale", "dropout", "softmax"), (2, 3)),
-    **dict.fromkeys(("cat", "reindex"), (2, 2)),
-    "add": (3, 0),  # the gradient of a sum is that of its inputs
-    "mul": (3, 4),
-    "globalpool": (1, 1),  # of the words of its input
-}
-
-# kind -> the field of `Between` that counts its exchanges of statistics
-EXCHANGES = {
-    "batchnorm": "norms",
-    "groupnorm": "group_norms",
-    "instancenorm": "group_norms",
-    "layernorm": "layer_norms",
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,7 @@ def between(network: Network, procs: int, machine: Machine, inference: bool = Fa
         elif node.name in calls and last:
             call = calls[node.name]
             found[last] = found[last].plus(Between(fixed=call.forward, fixed_backward=call.backward))
-        elif node.kind in ACCESSES:
+        elif node.known.accesses:
             for name, added in _added(network, node, inference).items():
                 found[name] = found[name].plus(added)
     return found
@@ -84,7 +67,7 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
     """Planned layer -> the part of a node that lies as the layer's output."""
     parts = network.parts[node.name]
     running = inference and node.kind == "batchnorm"
-    forward, backward = ACCESSES["scale" if running else node.kind]
+    forward, backward = (KINDS["scale"] if running else node.known).accesses or (0, 0)
     found: dict[str, Between] = {}
     channels = sum(part.count for part in parts)
     for part in parts:
@@ -99,15 +82,15 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
             kernels_forward=float(first),
             kernels_backward=float(first and backward > 0),
         )
-        if first and node.kind in NORMS and not running:
-            added = replace(added, **{EXCHANGES[node.kind]: 1.0}, groups=_groups(node))
+        if first and node.known.exchange and not running:
+            added = replace(added, **{node.known.exchange: 1.0}, groups=_groups(node))
         found[part.node] = found.get(part.node, Between()).plus(added)
     return found
 
 
 def _groups(node: Node) -> float:
     """Groups of a group normalization as a fraction of its channels: 1 where they are not known."""
-    if EXCHANGES[node.kind] != "group_norms":
+    if node.known.exchange != "group_norms":
         return 0.0
     return node.groups / node.shape[1] if node.kind == "groupnorm" and node.groups else 1.0
 
