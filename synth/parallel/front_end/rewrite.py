@@ -195,20 +195,23 @@ def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) ->
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
     """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
 
-    Each is then put together where its reader wants it, straight from where the parts lie.
+    Each is then put together where its reader wants it, straight from where the parts lie. The results of
+    one call are one reader.
     """
     for node in list(graph.nodes):
         if _joined_dim(node, operators) is None:
             continue
         _merge_nested_cats(node, operators)
-        for user in list(node.users)[1:]:
-            with graph.inserting_before(user):
+        readers: dict[object, list[fx.Node]] = {}
+        for user in node.users:
+            readers.setdefault(user.meta.get("several", user), []).append(user)
+        for first, *others in list(readers.values())[1:]:
+            with graph.inserting_before(first):
                 twin = graph.node_copy(node)
-            twin.meta = {
-                **node.meta,
-                "regions": user.meta.get("regions", {}),
-            }  # it is computed where it is read
-            redirect(user, node, twin)
+            # it is computed where it is read
+            twin.meta = {**node.meta, "regions": first.meta.get("regions", {}), "several": object()}
+            for user in (first, *others):
+                redirect(user, node, twin)
     for node in reversed(list(graph.nodes)):
         if not node.users and _joined_dim(node, operators) is not None:
             graph.erase_node(node)

@@ -99,6 +99,10 @@ SEVERAL: dict[str, Callable[[], Called]] = {
     "topk, values alone": lambda: Called(lambda m, h, g: h.topk(3, 1).values),
     "sort": lambda: Called(lambda m, h, g: (lambda found: found[0] * found[1])(h.sort(1))),
     "max": lambda: Called(lambda m, h, g: (lambda found: found.values + found.indices)(h.max(2))),
+    "both states of a cell that reads a concatenation": lambda: Called(
+        lambda m, h, g: sum(m.cell(torch.cat([h.mean(2), g.amax(2)], 1), (h[..., 0], g[..., 1]))),
+        cell=nn.LSTMCell(16, 8),
+    ),
     "svd": lambda: Called(lambda m, h, g: torch.linalg.svd(h)[1]),
     "native_group_norm": lambda: Called(
         lambda m, h, g: (lambda a, b, c: a * c.view(4, 2, 1, 1).flatten(1, 2)[:, :1] + b.mean())(

@@ -133,6 +133,22 @@ def test_every_reader_of_a_concatenation_has_its_own() -> None:
     assert all(len(node.users) == 1 for node in joins)
 
 
+def test_the_results_of_a_call_read_one_concatenation() -> None:
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            joined = torch.cat([self.a(x), self.b(x)], 1)
+            values, places = joined.topk(3, 1)
+            return joined + 1, values, places
+
+    graph = trace_model(Sorted(), SHAPE).graph
+    joins = [node for node in graph.nodes if node.name.startswith("cat")]
+    assert sorted(len(node.users) for node in joins) == [1, 2]
+
+
 def test_the_file_of_a_model_counts_its_parameters() -> None:
     for name in ("residual", "next", "transposed", "mixed", "partly", "twice"):
         model, shape = MADE[name]()
