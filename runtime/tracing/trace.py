@@ -149,8 +149,11 @@ def _reason(error: Exception) -> str:
             " what the network gives, outside of the model"
         )
     if re.search("meta tensor|it's on meta", reason):  # which has no values
-        reason += (
-            f"; {READS_VALUES}, which a graph does not show: compute with tensors"
-            " instead, as by torch.where, or read the values before"
+        return (
+            f"{reason}; {READS_VALUES}, which a graph does not show: compute with"
+            " tensors instead, as by torch.where, or read the values before"
         )
-    return reason
+    return (
+        f"{reason}; if the model runs on such an input in one process, make this call"
+        " outside of it, on what the network gives"
+    )

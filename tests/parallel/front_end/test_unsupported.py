@@ -233,6 +233,11 @@ CASES: list[tuple[nn.Module, str]] = [
         "on meta tensors; forward reads the values of tensors in Python, which a graph does not show: compute"
         " with tensors instead, as by torch.where, or read the values before (test_unsupported.py:",
     ),
+    (
+        Does(lambda self, x: x.view(3, -1)),
+        "; if the model runs on such an input in one process, make this call outside of it, on what the"
+        " network gives (test_unsupported.py:",
+    ),
 ]
 
 
