@@ -65,7 +65,7 @@ def entry_of(network: Any) -> Entry:
         return Structure(made).tensors
 
     def shapes(given: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], Any]]:
-        program = mine()._programs.known(given)
+        program = mine()._programs.calls[0].known(given)
         dtypes = (program.first_pass.expected[each].dtype for each in program.outputs)
         places = program.output_partitions.values()
         return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=True)]
@@ -79,6 +79,7 @@ def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
     given = program.structure.filled(range(len(program.outputs)))
     entry.keys, entry.inference = None, program.inference
     plain = whole and not any("." in name for name in entry.names)
+    plain = plain and program.arguments.has_tensors_alone and not program.modes
     if plain and given == 0:
         entry.keys = ()
     elif plain and type(given) is tuple and given == (*range(len(given)),):

@@ -20,6 +20,7 @@ from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
+from synth.runtime.model.call_graphs import CallGraphs, Plan, modes_of
 from synth.runtime.model.checks.uses import (
     NO_WRAPPER,
     refuse_recording,
@@ -44,10 +45,11 @@ from synth.runtime.model.planned_words import (
     float_inputs,
     words_of,
 )
-from synth.runtime.model.programs import Plan, Programs, emptied
+from synth.runtime.model.programs import Programs
 from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
 from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
@@ -80,7 +82,7 @@ class Network(Shown):
     program: StepGraph
     _original: Original | None
     own = Shown.own | {
-        *("program", "_programs", "_places", "_by_name", "_traced_modes"),
+        *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
@@ -106,7 +108,8 @@ class Network(Shown):
                 dist.broadcast(values.detach(), src=first, group=everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         shown = partitioned_copy(model, self.program.homes, ranks)
-        self._programs = Programs(self.program, emptied(model), plan)
+        template, modes = emptied(model), modes_of(model)
+        self._programs = Programs(self.program, template, modes, plan)
         self._watch = Watch(shown, self.program.attributes)
         seen, facts = self.program.attributes, self._watch.facts
         self._original = Original(model, seen, facts)
@@ -127,7 +130,6 @@ class Network(Shown):
         }
         modules[""] = self
         self._by_name = modules
-        self._traced_modes = {m: m.training for m in self.modules() if m is not self}
         renew(self.entry, self.program, self._whole)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
@@ -140,8 +142,6 @@ class Network(Shown):
         made._watch = self._watch.copied(made._shown, memo)
         made._original = None
         made._connect()
-        modes = self._traced_modes.items()
-        made._traced_modes = {memo[id(m)]: mode for m, mode in modes if id(m) in memo}
         return made
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -181,17 +181,13 @@ class Network(Shown):
     def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
         """A forward pass, or a call of another method that is planned like one."""
         self._follow_changes()
-        programs = self._programs
-        if method:
-            programs = programs.of_method(method, args, kwargs, self)
-            self._read_also(programs.first)
-        first = programs.first
-        if method and self.training in first.modes:
-            raise ValueError(first.modes[self.training])
-        given = first.arguments.read(args, kwargs)
+        call, given = self._programs.of_call(method, args, kwargs, self)
+        first = call.first
+        if first is not self.program:
+            self._read_also(first)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
-            program, made, before = self._computed(programs, given)
+            program, made, before = self._computed(call, given)
         if refuses:
             made = [without_gradient(each) for each in made]
         pairs = zip(made, program.output_partitions.values(), strict=True)
@@ -201,7 +197,7 @@ class Network(Shown):
         return program.structure.filled(outs)
 
     def _computed(
-        self, programs: Programs, given: list[torch.Tensor]
+        self, call: CallGraphs, given: list[torch.Tensor]
     ) -> tuple[StepGraph, list[torch.Tensor], Before]:
         """The step graph for some inputs, and the own parts of its outputs.
 
@@ -210,11 +206,11 @@ class Network(Shown):
         first = self.program
         joint = torch.is_grad_enabled() or self.training  # of all replicas
         number = first.forwards + (joint or first.replication is None)
-        batches = dict(zip(programs.first.inputs, given, strict=True))
-        program = programs.of(batches, self)
+        batches = dict(zip(call.first.inputs, given, strict=True))
+        program = call.of(batches, self)
         self._programs.require_alone(program)
         replication = program.replication
-        what = f"forward pass {number}{programs.suffix(program)}"
+        what = f"forward pass {number}{call.suffix(program)}"
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)
@@ -243,7 +239,7 @@ class Network(Shown):
         return program, made, Before(program.ranks, text, versions)
 
     def _read_also(self, program: StepGraph) -> None:
-        """Follow what a method reads of the modules, too."""
+        """Follow what another call reads of the modules, too."""
         seen = self.program.attributes
         if seen.take(program.attributes):
             self._watch.renew(self._watch.described())
@@ -259,7 +255,7 @@ class Network(Shown):
         All ranks of all replicas call this. Raises `ValueError` where no plan fits.
         """
         self._follow_changes()
-        return self._programs.of_batch(samples, self)
+        return self._programs.forward(self).of_batch(samples, self)
 
     @property
     def input_partition(self) -> Partition:
@@ -302,13 +298,13 @@ class Network(Shown):
         strays = original is not None and not original.same()
         if not strays and watch.same():
             return
-        settings = self.program.settings
+        settings = self._programs.settings
         changes, found = watch.changes(settings)
         if any(changes):
             joint = changes.anew or changes.hooks  # of all replicas
             agree = self.ranks.require_all if joint else self.ranks.require
             agree(f"{CHANGED} ({changes})")
-        require_followed(changes, self.program.modes, self._traced_modes, self)
+        require_followed(changes)
         if original is not None and strays:
             self._require_values(original)
             original.require_followed(watch, settings)
@@ -342,14 +338,11 @@ class Network(Shown):
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
 
-        Raises `ValueError` where the model's forward then does otherwise, and for the
-        training of a network that only infers.
+        Raises `ValueError` for the training of a network that only infers.
         """
         trained = any(each.requires_grad for each in self.parameters())
         if mode and trained and self.program.inference:
             raise ValueError(REFUSED)
-        if mode in self.program.modes:
-            raise ValueError(self.program.modes[mode])
         if self._original is not None:
             self._original.take_modes()
         super().train(mode)
@@ -413,7 +406,8 @@ class Network(Shown):
         `ValueError` where no plan fits.
         """
         self._follow_changes()
-        program = self._programs.of_shapes(shapes, self, input_gradient)
+        call = self._programs.forward(self)
+        program = call.of_shapes(shapes, self, input_gradient)
         self._follow(program)
         params = {} if program.inference else dict(self.named_parameters())
         asked = float_inputs(program) if input_gradient else ()

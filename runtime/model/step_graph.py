@@ -58,7 +58,7 @@ class Wiring:
     homes: key of the state -> where it is held. expressions: calls that do not depend
         on the input; every rank has their whole results.
     names: call -> the module of the model. targets: call -> the module that it calls,
-        and the one that calls it. modes: mode -> why it cannot be entered.
+        and the one that calls it. modes: mode -> why it has another graph.
     shows: node -> the input of the network of which its result is a view.
     outputs: nodes. structure: of what the model gives.
     attributes: of modules, which the model reads.

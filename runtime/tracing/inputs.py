@@ -16,6 +16,12 @@ from torch import nn
 from torch.utils import _pytree
 
 MOST = 80  # characters of a value in a message
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype,
+             torch.device)  # fmt: skip
+
+
+class OtherCallError(ValueError):
+    """A call gives other values than those of a plan, or tensors in other places."""
 
 
 class Spec(NamedTuple):
@@ -164,16 +170,19 @@ class Arguments:
     def read(self, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call, in the order of `names`.
 
-        Raises `TypeError` as a call of `forward` does, and `ValueError` for another
-        value than the one that is part of the plan.
+        Raises `TypeError` as a call of `forward` does, `OtherCallError` for constants
+        other than those of the plan, and `ValueError` for anything else that it does
+        not take.
         """
         leaves = self._leaves(args, kwargs)
         found = []
         for path, spec in zip(self.names, self.specs, strict=True):
-            tensor = leaves.pop(path, None)
+            tensor = leaves.pop(path, _MISSING)
             if not isinstance(tensor, torch.Tensor):
-                given = self._given(path, args, kwargs) if tensor is None else tensor
-                raise ValueError(
+                absent = tensor is _MISSING
+                given = self._given(path, args, kwargs) if absent else tensor
+                kind = OtherCallError if given is None else ValueError
+                raise kind(
                     f"{path} is {shown(given)}, but the network is planned for a"
                     f" tensor of {spec}; give {_as_tensor(given, path)}"
                 )
@@ -186,21 +195,48 @@ class Arguments:
         for path in {**self.values, **leaves}:
             planned, now = (each.get(path, _MISSING) for each in (self.values, leaves))
             if not _same(planned, now):
-                raise ValueError(
+                constant = isinstance(now, (*CONSTANTS, torch.Tensor, _Missing))
+                kind = OtherCallError if constant else ValueError
+                raise kind(
                     f"{path} is {shown(now)}, but the network is planned for"
                     f" {shown(planned)}; give what changes as a tensor, also when the"
                     " network is planned"
                 )
         return found
 
-    def takes(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call gives tensors where these are, and the same values."""
+    def taken(self, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """The tensors of a call that gives them where these are, and the same values.
+
+        None for any other call.
+        """
         try:
             found = self.read(args, kwargs)
         except (TypeError, ValueError):
-            return False
+            return None
         pairs = zip(found, self.specs, strict=True)
-        return all(each.dim() == len(spec.shape) for each, spec in pairs)
+        same = all(each.dim() == len(spec.shape) for each, spec in pairs)
+        return found if same else None
+
+    @property
+    def has_tensors_alone(self) -> bool:
+        """Whether a call with all tensors, by their names, gives the values, too."""
+        try:
+            leaves = self._leaves((), dict(zip(self.names, self.specs, strict=True)))
+        except TypeError:
+            return False
+        values = {path: each for path, each in leaves.items() if path not in self.names}
+        same = (_same(self.values.get(path, _MISSING), v) for path, v in values.items())
+        return values.keys() == self.values.keys() and all(same)
+
+    def differences(self, other: Arguments) -> str:
+        """What differs from another call of the same function, in words."""
+        known = other._in_words()
+        own = self._in_words().items()
+        return ", ".join(f"{p}={word}" for p, word in own if known.get(p) != word)
+
+    def _in_words(self) -> dict[str, str]:
+        values = {path: shown(value) for path, value in self.values.items()}
+        return {**values, **dict.fromkeys(self.names, "a tensor")}
 
     def _given(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What a call gives in the place of a tensor, or of what it is a part of."""

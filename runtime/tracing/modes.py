@@ -34,8 +34,8 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
     does not make, and "passes" the node that stands for it there, None if nobody reads
     it. "trains" maps a mode to the argument of that name, "arguments" to all arguments
     where they differ, and "regions" to checkpoints. "differs" says whether other
-    arguments than that one do. The output's "refused" maps a mode that cannot be
-    entered to the reason.
+    arguments than that one do. The output's "refused" maps a mode that has another
+    graph, or none, to the reason.
 
     The mode of a call is that of the module that makes it.
     """
@@ -46,7 +46,7 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
             same = all(module.training == mode for module in model.modules())
             graphs[mode] = as_is if same else run(mode)
         except Exception as error:  # whatever forward raises in that mode
-            refused[mode] = f"in {word} {error}; {_remedy(mode)}"
+            refused[mode] = f"in {word} {error}"
     found = _joined(as_is, graphs, model)
     if isinstance(found, _Joined):
         graph, twins = found
@@ -60,14 +60,9 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
                 twins[mode] = twin
             else:
                 call, word = _first_difference(graph, other), MODES[mode]
-                refused[mode] = (
-                    f"forward does otherwise in {word}, at {call}; {_remedy(mode)}"
-                )
+                refused[mode] = f"forward does otherwise in {word}, at {call}"
     _annotate(graph, twins)
     for node in graph.nodes:
-        if _word(node) in DROPOUTS and node.meta["trains"].get(False):
-            reason = f"{node.name} drops words in evaluation, too"
-            refused.setdefault(False, f"{reason}; {_remedy(False)}")
         if node.op == "output":
             node.meta["refused"] = refused
     return graph
@@ -76,10 +71,6 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
 def trains(node: fx.Node, mode: bool) -> bool:
     """Whether a call trains, if the module that makes it is in a mode."""
     return bool(node.meta.get("trains", {}).get(mode, mode))
-
-
-def _remedy(mode: bool) -> str:
-    return f"parallelize a model that is in {MODES[mode]}, and load the state"
 
 
 # -- one graph for both ----------------------------------------------------------------

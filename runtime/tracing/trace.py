@@ -49,7 +49,7 @@ def traced(
     "regions" maps a mode to the checkpoints that the call is in, outermost first;
     "autocast" has the model's own autocast regions around the call. `joined_modes`
     adds what depends on the mode. The output's "refused" maps a mode to the reason why
-    it cannot be entered.
+    the graph is not that of it.
 
     The output's "structure" says how the model gives its tensors, and its
     "attributes" which attributes of modules it reads.

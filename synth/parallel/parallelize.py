@@ -181,6 +181,7 @@ def parallelize(
             prepare,
             outputs == "whole",
             float(recompute),
+            when,
         )
         inputs = Inputs.of(input)
         asked = model, inputs, prepared.traced, members.everyone, mode == "inference", batch_norm
@@ -224,7 +225,7 @@ def plan_model(
     argument, `InputError` for a wrong machine file.
     """
     from synth.runtime.grid.rules.processors import this_processor
-    from synth.runtime.model.programs import emptied
+    from synth.runtime.model.templates import emptied
     from synth.runtime.tracing.inputs import Inputs
     from synth.runtime.tracing.plain_model import uncompiled
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from synth.base.doors import Door, entered_by
 from synth.base.errors import UsageError
@@ -91,6 +91,7 @@ class NetworkRecipe(NamedTuple):
     options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
     prepare: reads a model and the user's plan again, for a model that was changed. whole: whether outputs are
     whole on every rank. recompute: extra work of the busiest rank, as a fraction, on rows that others own.
+    check: whether what is called first later is compared with the model, as `parallelize` compares `forward`.
     """
 
     members: Ranks
@@ -103,6 +104,7 @@ class NetworkRecipe(NamedTuple):
     prepare: Callable[..., PreparedModel] | None = None
     whole: bool = False
     recompute: float = 0.0
+    check: bool | Literal["auto"] = False
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -118,6 +120,7 @@ class NetworkRecipe(NamedTuple):
             device: torch.device,
             partitions: Mapping[str, Partition] | None = None,
             input_gradient: bool = False,
+            network: nn.Module | None = None,
         ) -> StepGraph:
             if partitions is not None:
                 assert self.prepare is not None
@@ -130,17 +133,38 @@ class NetworkRecipe(NamedTuple):
                     "an input requires a gradient, which the plan that was given does not make; plan with"
                     " input_gradient=True"
                 )
-            if prepared.whole_plan:
+            if prepared.whole_plan and network is None:
                 raise ValueError(
                     f"the plan that was given is not for the input {inputs}; parallelize without a plan, or"
                     " with a strategy, to run several shapes"
                 )
-            traced = trace_model(template, inputs, device=device.type)
-            made = PreparedModel(traced, prepared.chosen, None, prepared.planned)
+            if prepared.whole_plan:  # another call may have the same layers
+                assert self.prepare is not None
+                made = self.prepare(template, inputs, device=device.type)
+            else:
+                traced = trace_model(template, inputs, device=device.type)
+                made = PreparedModel(traced, prepared.chosen, None, prepared.planned)
+            if network is not None:
+                self._compare(template, network, inputs, made.traced)
             asked = self._replace(input_gradient=self.input_gradient or input_gradient)
             return assembled(template, asked.parts(inputs, made), first.context.process_groups, first, device)
 
         return Network(model, self.parts(inputs, prepared), self.members, other, self.whole)
+
+    def _compare(self, template: nn.Module, network: nn.Module, inputs: Inputs, traced: TracedModel) -> None:
+        """Compare what is called first now with the model, on the first rank. All ranks call this.
+
+        template: without values. network: which has them.
+        """
+        from synth.parallel.self_check.automatic import require_as_model
+        from synth.runtime.model.self_check.samples import with_values
+
+        if self.check is False:
+            return
+        ranks = self.members.everyone
+        model = with_values(template, network, traced.device, ranks.me == 0)
+        asked = ranks, self.inference, self.options["batch_norm"]
+        require_as_model(self.check, model, inputs, traced, *asked)
 
     def parts(self, inputs: Inputs, prepared: PreparedModel) -> NetworkParts:
         """What the network is made of for some inputs. All ranks call this."""

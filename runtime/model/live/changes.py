@@ -112,29 +112,14 @@ def _is_another_value(each: Difference) -> bool:
 # -- what the ranks refuse -------------------------------------------------------------
 
 
-def require_followed(
-    changes: Changes,
-    refused: Mapping[bool, str],
-    traced: Mapping[nn.Module, bool],
-    network: nn.Module,
-) -> None:
-    """Raise `ValueError` for changes that ranks cannot follow.
-
-    refused: mode -> why the network cannot enter it. traced: the modes of modules when
-    they were traced.
-    """
+def require_followed(changes: Changes) -> None:
+    """Raise `ValueError` for changes that ranks cannot follow."""
     for each in changes.hooks:
         raise ValueError(
             f"{each.fact.module or 'the model'} has hooks ({each.fact.kind}), which the"
             " ranks do not call, because they compute parts of its output; remove them,"
             " or hook the network itself"
         )
-    if not changes.modes or not refused:
-        return
-    for module, mode in traced.items():
-        now = module.training
-        if now != mode and now != network.training and now in refused:
-            raise ValueError(refused[now])
 
 
 # -- in words --------------------------------------------------------------------------

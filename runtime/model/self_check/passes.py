@@ -17,6 +17,7 @@ from synth.runtime.model.self_check.twins import Twins
 from synth.runtime.model.self_check.witness import Witness
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.modes import MODES
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.unsupported import plain_copies
 
@@ -72,9 +73,15 @@ class Pair:
         self.start = {n: _whole(each).clone() for n, each in network.named_buffers()}
 
     def set_modes(self, mode: bool) -> None:
-        """Put both in a mode. Raises `ValueError` where the network cannot."""
+        """Put both in a mode. Raises `ValueError` where that has another graph."""
         self.network.train(mode)
         self.model.train(mode)
+        reason = self.network._programs.calls[0].refused(self.network)
+        if reason:
+            word = MODES[mode]
+            raise ValueError(
+                f"{reason}; synth.check compares a model that is in {word}"
+            )
 
     def of_network(self, looked: bool = False) -> tuple[Drawn, Pass]:
         """A pass of the network, and what it drew.

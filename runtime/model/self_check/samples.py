@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Arguments, Spec
 from synth.runtime.tracing.unsupported import plain_copies
 
@@ -41,6 +42,31 @@ def in_dtype(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
                 buffer.add_(torch.randn_like(buffer), alpha=SPREAD)
             elif name.endswith("running_var"):
                 buffer.mul_(0.5 + torch.rand_like(buffer))
+    return made
+
+
+def with_values(
+    template: nn.Module, network: nn.Module, device: torch.device, first: bool
+) -> nn.Module:
+    """A model without values, with the buffers of a network and random parameters.
+
+    All ranks call this; first: whether this is the one that is given a copy.
+    """
+    buffers = {
+        name: each.full_tensor() if isinstance(each, PartitionedTensor) else each
+        for name, each in network.named_buffers()
+    }
+    if not first:
+        return template
+    made = copy.deepcopy(template).to_empty(device=device)
+    with torch.no_grad():
+        for values in made.parameters():
+            spread = SPREAD
+            if values.dim() > 1:
+                spread = (values.numel() / values.shape[0]) ** -0.5
+            values.copy_(spread * torch.randn_like(values) + (values.dim() < 2))
+        for name, buffer in made.named_buffers():
+            buffer.copy_(buffers[name])
     return made
 
 

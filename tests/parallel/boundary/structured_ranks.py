@@ -173,10 +173,10 @@ def refused() -> list[str]:
     net = synth.parallelize(Denoiser(), (IMAGE, TIMES))
     image = torch.randn(IMAGE)
     return [
-        refusal(lambda: net(image, TIMES, scale=2.0)),
+        refusal(lambda: net(image, TIMES, scale=torch.ones(1).numpy())),
         refusal(lambda: net(image, TIMES.float())),
         refusal(lambda: net(image, 3)),
-        refusal(lambda: net(image, TIMES, torch.randn(WORDS))),
+        refusal(lambda: net(image, TIMES, torch.randn(WORDS).numpy())),
         refusal(lambda: net(image[:1, :3], TIMES)),
         refusal(lambda: synth.parallelize(Denoiser(), IMAGE)),
         refusal(lambda: synth.parallelize(Denoiser(), {"sample": IMAGE, "time": TIMES})),

@@ -44,10 +44,10 @@ def test_partitioned_inputs(ranks: RankPool) -> None:
 @pytest.mark.ranks
 def test_other_arguments_are_refused(ranks: RankPool) -> None:
     said = [
-        "scale is 2.0, but the network is planned for 1.0; give what changes as a tensor",
+        "scale is a ndarray of (1,), but the network is planned for 1.0; give what changes as a tensor",
         "timestep is of torch.float32, but the network is planned for torch.int64",
         "timestep is 3, but the network is planned for a tensor of (2,) of torch.int64",
-        "words is a Tensor of (2, 5, 6), but the network is planned for None; give what changes as a tensor",
+        "words is a ndarray of (2, 5, 6), but the network is planned for None; give what changes as a tensor",
         "Denoiser has no graph for an input of ((1, 3, 8, 8), (2,) of torch.int64",
         "forward of Denoiser does not take the input (2, 4, 8, 8): missing a required argument: 'timestep'",
         "forward of Denoiser does not take the input (sample=(2, 4, 8, 8), time=(2,) of torch.int64):",

@@ -148,11 +148,18 @@ def dropped_by_mode(training: bool) -> list[float]:
     return fractions
 
 
-def refused_modes() -> list[str]:
-    """What is said where a model does otherwise in the mode that is asked for."""
-    cases = (Other(), False), (Other().eval(), True), (Always(), False)
-    nets = [(synth.parallelize(model, (4, 4, 8, 8)), mode) for model, mode in cases]
-    return [refusal(lambda net=net, mode=mode: net.train(mode)) for net, mode in nets]
+def other_modes() -> tuple[list[float], float]:
+    """Errors of a model that does otherwise in a mode. What is dropped where evaluation drops, too."""
+    errors, x = list[float](), torch.randn(4, 4, 8, 8).double()
+    for mode in (True, False):
+        model = Other().double().train(mode)
+        net = synth.parallelize(copy.deepcopy(model), (4, 4, 8, 8))
+        for now in (mode, not mode, mode):
+            made, right = net.train(now)(x).full_tensor(), model.train(now)(x)
+            errors.append(float((made - right).detach().abs().max()))
+    always = synth.parallelize(Always(), (4, 4, 8, 8)).eval()
+    zeros = always(torch.ones(4, 4, 8, 8)).full_tensor() == 0
+    return errors, float(zeros.double().mean())
 
 
 def dropped_by_plan(p: float, plans: list[str]) -> Measured:

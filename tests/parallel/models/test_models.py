@@ -101,15 +101,10 @@ def test_dropout_functions_follow_the_mode(training: bool, ranks: RankPool) -> N
         assert (0.3 < again < 0.7) if training else again == 0
 
 
-def test_a_mode_in_which_forward_does_otherwise_is_refused(ranks: RankPool) -> None:
-    evaluated = "parallelize a model that is in evaluation, and load the state"
-    trained = "parallelize a model that is in training, and load the state"
-    for rank in ranks.call("refused_modes"):
-        assert rank == [
-            f"forward does otherwise in evaluation, at getitem; {evaluated}",
-            f"forward does otherwise in training, at sigmoid; {trained}",
-            f"dropout drops words in evaluation, too; {evaluated}",
-        ]
+def test_a_mode_in_which_forward_does_otherwise_has_a_plan(ranks: RankPool) -> None:
+    for errors, dropped in ranks.call("other_modes"):
+        assert max(errors) < 1e-9
+        assert 0.3 < dropped < 0.7
 
 
 def test_dropout_is_the_same_on_every_grid(ranks: RankPool) -> None:
