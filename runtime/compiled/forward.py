@@ -18,7 +18,9 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     `RuntimeError` on all ranks if they call other things or give other batches.
     In inference no gradients are recorded, with or without `torch.no_grad()`.
     """
-    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_exporting():
+        return self.call_exported(args, kwargs)
+    if torch.compiler.is_dynamo_compiling():
         entry = self.entry
         given = [
             *args,

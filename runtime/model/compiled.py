@@ -47,10 +47,10 @@ def leave_alone() -> None:
     config.nontraceable_tensor_subclasses.add(PartitionedTensor)
 
 
-def as_it_is(function: Function) -> Function:
-    """A function in which Dynamo compiles nothing."""
+def as_it_is(function: Function, reason: str = WHY) -> Function:
+    """A function in which Dynamo compiles nothing. reason: that it gives."""
     disable: Any = torch.compiler.disable
-    kept: Function = disable(function, reason=WHY)
+    kept: Function = disable(function, reason=reason)
     return kept
 
 

@@ -22,6 +22,7 @@ from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
 from synth.runtime.model.call_graphs import CallGraphs, Plan, modes_of
 from synth.runtime.model.checks.uses import (
+    NO_RECORD,
     NO_WRAPPER,
     refuse_recording,
     require_eager,
@@ -37,6 +38,7 @@ from synth.runtime.model.compiled import (
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
+from synth.runtime.model.live.optimizers import look_for_optimizers
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
@@ -113,6 +115,7 @@ class Network(Shown):
         self._watch = Watch(shown, self.program.attributes)
         seen, facts = self.program.attributes, self._watch.facts
         self._original = Original(model, seen, facts)
+        look_for_optimizers(self, model)
         self.show(shown)
         self._connect()
         if hasattr(type(model), "__getitem__"):
@@ -144,6 +147,12 @@ class Network(Shown):
         made._connect()
         return made
 
+    def __copy__(self) -> NoReturn:
+        raise NotImplementedError(
+            "copy.copy of a network would share its tensors but not their changes; call"
+            " copy.deepcopy(net)"
+        )
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise NotImplementedError(
             "a file would hold one rank's part of the network; save"
@@ -171,6 +180,11 @@ class Network(Shown):
         """A forward pass outside of what a compiler makes."""
         require_eager(args, kwargs)
         return self._pass(args, kwargs)
+
+    @partial(as_it_is, reason=f"torch.export {NO_RECORD}")
+    def call_exported(self, args: Any, kwargs: Any) -> NoReturn:
+        """Raise `ValueError`: there is no graph of one process."""
+        refuse_recording("torch.export")
 
     @as_it_is
     def call_method(self, name: str, args: Any, kwargs: Any) -> Any:

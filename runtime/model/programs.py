@@ -86,9 +86,9 @@ class Programs:
         if not method:
             try:
                 given = self.first.arguments.read(args, kwargs)
-            except OtherCallError:
+            except OtherCallError as error:
                 if self.plan is None or not has_tensors(args, kwargs):
-                    raise
+                    raise ValueError(str(error)) from None
             else:
                 return self.forward(network), given
         for each in self.calls:

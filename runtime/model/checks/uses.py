@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree
 
 
@@ -30,6 +32,12 @@ NO_WRAPPER = Refused(
 )
 
 
+NO_RECORD = (
+    "cannot record a network of synth.parallelize, whose ranks exchange words; give it"
+    " the model of one process, with the values of net.full_state_dict() loaded"
+)
+
+
 def require_no_sharding(hook: object) -> None:
     """Raise `ValueError` for the hook by which `fully_shard` begins."""
     if type(getattr(hook, "__self__", None)).__name__ == "FSDPState":  # not imported
@@ -47,6 +55,8 @@ def require_eager(args: Any, kwargs: Any) -> None:
         refuse_recording("torch.jit.trace")
     if torch.compiler.is_exporting():
         refuse_recording("torch.export")
+    if get_proxy_mode() is not None:
+        refuse_recording("make_fx, or a transform that records,")
     _refuse_transforms()
     for each in _pytree.tree_leaves((args, kwargs)):
         if isinstance(each, fx.Proxy):
@@ -55,19 +65,15 @@ def require_eager(args: Any, kwargs: Any) -> None:
 
 def refuse_recording(what: str) -> NoReturn:
     """Raise `ValueError`: what records the calls of one process."""
-    raise ValueError(
-        f"{what} cannot record a network of synth.parallelize, whose ranks exchange"
-        " words; give it the model of one process, with the values of"
-        " net.full_state_dict() loaded"
-    )
+    raise ValueError(f"{what} {NO_RECORD}")
 
 
 def _refuse_transforms() -> None:
-    """Raise `ValueError` inside of a transform of `torch.func`."""
+    """Raise `ValueError` inside of a transform of `torch.func`, or of forward mode."""
     functorch: Any = torch._C._functorch
-    if functorch.peek_interpreter_stack() is not None:
+    if functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         raise ValueError(
-            "a transform of torch.func, such as vmap, grad or jvp, cannot run a network"
-            " of synth.parallelize, whose ranks exchange words; call the network"
-            " itself, and backward() for gradients"
+            "a transform of torch.func, such as vmap, grad or jvp, and forward-mode AD"
+            " cannot run a network of synth.parallelize, whose ranks exchange words;"
+            " call the network itself, and backward() for gradients"
         )

@@ -38,7 +38,10 @@ OF_CALLS = {
     **dict.fromkeys(("vmap", "grad", "grad of parameters"), "call the network itself, and backward"),
     "DistributedDataParallel": "do not wrap it",
     "fully_shard": "do not call fully_shard on it, but give parallelize a mesh of two dimensions",
+    **dict.fromkeys(("make_fx", "linearize"), "make_fx, .*, cannot record a network .*full_state_dict"),
+    "forward mode": "forward-mode AD cannot run a network .*; call the network itself, and backward",
     "pickle": "save net.full_state_dict",
+    "copy": r"call copy.deepcopy\(net\)",
     "share_memory": "call full_tensor",
 }
 
@@ -65,6 +68,13 @@ def test_uses_of_a_network(name: str, ranks: RankPool) -> None:
     assert len(first) < 250
     assert re.search(OF_CALLS[name], first), first
     assert max(far, also) < 1e-5  # the network stays usable
+
+
+def test_a_strict_export_names_the_remedy(ranks: RankPool) -> None:
+    for said, far in ranks.call("exported"):
+        assert re.search(r"torch.export cannot record a network .*full_state_dict\(\) loaded", said), said
+        assert "outputs='whole'" not in said
+        assert far < 1e-5
 
 
 def test_uses_that_work(ranks: RankPool) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_module
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import synth
 
@@ -76,9 +78,28 @@ CALLS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     )(dict(net.named_parameters())),
     "DistributedDataParallel": lambda net, x: nn.parallel.DistributedDataParallel(net),
     "fully_shard": lambda net, x: fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),))),
+    "make_fx": lambda net, x: make_fx(net)(x),
+    "linearize": lambda net, x: torch.func.linearize(net, x),
+    "forward mode": lambda net, x: forward_mode(net, x),
     "pickle": lambda net, x: pickle.dumps(net),
+    "copy": lambda net, x: copy.copy(net),
     "share_memory": lambda net, x: net.share_memory(),
 }
+
+
+def forward_mode(net: Any, x: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return net(forward_ad.make_dual(x, x))
+
+
+def exported() -> tuple[str, float]:
+    """What a strict `torch.export` says, and how far the network is from one process afterwards."""
+    made, x, said = net(), torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)), "accepted"
+    try:
+        torch.export.export(made, (x,), strict=True)
+    except Exception as error:  # Dynamo's own class
+        said = str(error)
+    return said, float((made(x).full_tensor() - model()(x)).detach().abs().max())
 
 
 def refused_model(name: str) -> str:

@@ -199,7 +199,7 @@ def other_batches() -> Errors:
     for size in (8, 6, 8):
         batch = torch.randn(size, 3, 8, 8).double()
         out = net(batch)
-        groups |= norms_of(net._programs.of({"x": batch}, net))
+        groups |= norms_of(net._programs.forward(net).of({"x": batch}, net))
         seen.append(groups["norm"])
         errors.near("forward", out, model(batch))
     assert seen == [[(0, 4), (4, 8)], [(0, 3), (3, 6)], [(0, 4), (4, 8)]]

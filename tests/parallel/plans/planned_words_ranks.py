@@ -310,7 +310,7 @@ def other_shape(name: str, other: tuple[int, ...], mode: str) -> dict[str, Any]:
     out = net(torch.randn(other).double())
     if mode == "training":
         out.square().sum().backward()
-    return found(net, net._programs.of_shapes(other, net), words, words.step)
+    return found(net, net._programs.forward(net).of_shapes(other, net), words, words.step)
 
 
 def found(net: Any, program: StepGraph, words: PlannedWords, planned: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 import types
 from typing import Any
 
@@ -226,6 +228,55 @@ def values_of_original(plan: str) -> tuple[list[str], float]:
     for each in (net, alone, model):  # which is trained alike
         step(each, 2)
     return said, largest_error(net, alone, 4)
+
+
+def optimizers_of_original(plan: str) -> dict[str, str]:
+    """What the steps of optimizers say that were made of the given model's parameters, or of others."""
+
+    def begun(before: Any = None) -> tuple[Any, nn.Module, Any]:
+        torch.manual_seed(0)
+        model = Model().double()
+        made = before(model.parameters()) if before is not None else None
+        return synth.parallelize(model, SHAPE, plan=PLANS[plan]), model, made
+
+    def steps(net: Any, optimizer: Any, closure: Any = None) -> str:
+        try:
+            for _ in range(2):
+                optimizer.zero_grad()
+                functional.silu(net(batch(1))).square().mean().backward()
+                optimizer.step(closure) if closure is not None else optimizer.step()
+        except ValueError as fault:
+            return str(fault)
+        return ""
+
+    said, sgd = dict[str, str](), functools.partial(torch.optim.SGD, lr=0.1)
+    net, _, made = begun(torch.optim.Adam)
+    said["before"] = steps(net, made)
+    net, model, _ = begun()
+    said["after"] = steps(net, sgd(model.parameters()))
+    said["a part"] = steps(net, sgd(model.head.parameters()))
+    own = nn.Linear(2, 2)
+    own(torch.ones(2)).sum().backward()
+    optimizer = sgd([*model.parameters(), *own.parameters()])
+    optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+    said["beside others"] = steps(net, optimizer)
+    del model
+    model, _, made = begun(sgd)
+    gc.collect()
+    said["the model is gone"] = steps(model, made)
+    net, model, _ = begun()
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def loss() -> Any:
+        value = net(batch(1)).square().mean()
+        value.backward()
+        return value
+
+    said["a closure"] = steps(net, optimizer, loss)
+    said["of the network"] = steps(net, sgd(net.parameters()))
+    model(batch(1)).sum().backward()
+    said["of a model that is trained by itself"] = steps(model, sgd(model.parameters()))
+    return said
 
 
 def forgotten() -> bool:

@@ -92,6 +92,20 @@ def test_values_of_the_model_that_was_given_are_not_ignored(plan: str, two: Rank
     assert found[0][0] == found[1][0]
 
 
+def test_an_optimizer_of_the_model_that_was_given_is_refused(two: RankPool) -> None:
+    for said in two.call("optimizers_of_original", "rows"):
+        right = {"of the network", "of a model that is trained by itself"}
+        assert {name for name, text in said.items() if not text} == right
+        assert all(
+            " has parameters of the model that was given to parallelize" in text
+            for text in said.values()
+            if text
+        )
+        assert said["before"].startswith("Adam has parameters")
+        assert "(head.weight and 1 more)" in said["a part"]
+        assert said["after"].endswith("make it of the network, SGD(net.parameters(), ...)")
+
+
 def test_the_model_that_was_given_is_not_kept(two: RankPool) -> None:
     assert all(two.call("forgotten"))
 
