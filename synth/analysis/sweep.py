@@ -32,7 +32,7 @@ from synth.bounds.universal import matmul_memory_independent, sequential_bound, 
 from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.residue_classes import Classes, class_choices
-from synth.planning.summary import is_small
+from synth.planning.summary import is_small, shown_ratio
 from synth.schedule.distribution import Distribution
 from synth.search.class_search import search_classes, search_classes_or_none
 from synth.search.request import Optimum, Request
@@ -69,8 +69,8 @@ class Received:
 
     @property
     def shown_ratio(self) -> str:
-        """`ratio` for people: a dash where there is none, and where a small bound makes it large."""
-        return "-" if self.ratio is None or self.small else f"{self.ratio:.3f}"
+        """`ratio` for people: a dash where there is none, a star where a small bound makes it large."""
+        return "-" if self.ratio is None else f"{shown_ratio(self.ratio)}{'*' * self.small}"
 
     @property
     def ratio(self) -> float | None:
@@ -174,7 +174,7 @@ class Sweep:
         matmul = None
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
-        regime = regime_of(bound, nest)
+        regime = regime_of(bound)
         surface = max(bound.words, surface_bound(nest, procs, load))
         numbers = (bound.words, bound.segments, load, fair.words, surface)
         small = plan is not None and is_small(plan.words, bound)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from synth.analysis.sweep import BestPlan, Point
-from synth.base.notebook import inline_html
+from synth.base.notebook import figure, inline_html
+from synth.base.tabular import Tabular, flat
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.bounds.assumptions import SCHEDULES, TILED
@@ -23,7 +22,7 @@ LOAD = "no process does more work than in the plan beside the bound; in `fair`, 
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(Tabular):
     """The bounds of one layer over processes and memory, as `synth.lower_bounds` makes them.
 
     points: one for each number of processes and memory limit, with all words `received` and `accessed` per
@@ -56,6 +55,14 @@ class Study:
     def _repr_html_(self) -> str:
         """The bounds and the best plans, for notebooks."""
         return inline_html(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row per point: the numbers of `to_json`, nested keys joined by dots."""
+        return [flat(point) for point in self.to_json()["points"]]
+
+    def plot(self) -> Any:
+        """A matplotlib figure of received words over processes or memory: bound, relaxation, plans."""
+        return figure(self)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers as JSON data. The unit is words, or bytes if the key says so."""
@@ -123,30 +130,6 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
     }
 
 
-# --- CSV ---------------------------------------------------------------------------------------------
-
-
-def to_csv(study: Study) -> str:
-    """CSV text with one line per point. Nested keys are joined by dots. Missing numbers are empty."""
-    rows = [dict(_flat(point, "")) for point in study.to_json()["points"]]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _flat(value: dict[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
-    for key, inner in value.items():
-        if key == "grid":
-            yield f"{prefix}grid", " ".join(f"{axis}={n}" for axis, n in inner.items() if n > 1) or "1"
-        elif isinstance(inner, dict):
-            yield from _flat(inner, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "" if inner is None else inner
-
-
 # --- text --------------------------------------------------------------------------------------------
 
 
@@ -208,7 +191,7 @@ def _received(study: Study) -> list[str]:
     lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
     lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
     if any(point.received.small for point in study.points):
-        lines += ["/bound -: the bound is small beside what a process owns, so that a ratio says little"]
+        lines += ["/bound *: the bound is small beside what a process owns, so that a ratio says little"]
     lines += [f"bound: for every schedule with {SCHEDULES[0]};", *(f"  {each};" for each in SCHEDULES[1:])]
     lines += [f"  {LOAD}"]
     lines += ["with surface: the same with the surface of regions (docs/bounds.md)"] if surface else []

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from synth.base.ranges import spaced
 from synth.bounds.regimes import Regime, regime_of
-from synth.bounds.universal import universal_bound
 from synth.planning.plan import Plan
+from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import search_or_none
 from synth.search.request import Request
 
@@ -27,23 +27,27 @@ def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Tradeo
 
     The function searches at most `searches` plans, each with at most 1/2.5 of the previous limit. `words`
     is the least of the plans that fit. So a plan attains it, and it is the optimum at the searched limits.
+    The bound is that of the passes of the plan, at the largest load of all these plans: it holds for each.
     """
-    nest, procs, cap = plan.nest, plan.procs, plan.distribution.most_real_work
-    least = max(4, -(-nest.total_words // procs))
+    least = max(4, -(-plan.nest.total_words // plan.procs))
     highest = max(4 * least, 4 * plan.used_words)
     steps = _plans(plan, highest, searches)
-    sizes = sorted({*spaced(least // 4, highest, points), *(memory for memory, _ in steps)})
+    load = max(load for _, _, load in steps)
+    sizes = sorted({*spaced(least // 4, highest, points), *(memory for memory, _, _ in steps)})
     curve = []
     for size in sizes:
-        bound = universal_bound(plan.layer.nest, procs, size, cap)
-        words = min((words for memory, words in steps if memory <= size), default=None)
-        curve.append(TradeoffPoint(size, bound.words, regime_of(bound, plan.layer.nest), words))
+        bound = plan.bound_at(load, size)
+        words = min((words for memory, words, _ in steps if memory <= size), default=None)
+        curve.append(TradeoffPoint(size, bound.words, regime_of(bound), words))
     return curve
 
 
-def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
-    """(memory, received words) of plans with falling memory limits from `highest` words, and of `plan`."""
-    found = [(plan.used_words, plan.words["total"])]
+def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int, int]]:
+    """(memory, received words, load) of plans with falling memory limits from `highest` words, and of `plan`.
+
+    The load is in multiply-adds on real input, of the most loaded process in one pass.
+    """
+    found = [(plan.used_words, plan.words["total"], plan.distribution.most_real_work)]
     limit = highest
     for _ in range(searches):
         if limit < plan.nest.total_words / plan.procs:
@@ -56,12 +60,13 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
             exact=plan.exact_procs,
             pass_=plan.task,
             transposed=plan.layer.transposed,
+            gradients=plan.gradients,
             turnable=plan.nest.turnable,
         )
         best = search_or_none(request)
         if best is None:
             break
-        tiling = best.tiling
-        found.append((tiling.used_words, tiling.words))
+        tiling, nest = best.tiling, plan.nest.turn(best.turned)
+        found.append((tiling.used_words, tiling.words, Distribution(nest, best.grid).most_real_work))
         limit = min(tiling.used_words - 1, int(limit / 2.5))
     return found

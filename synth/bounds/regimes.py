@@ -22,13 +22,11 @@ Regime = Literal["local", "1D", "2D", "2.5D", "3D"]
 BY_COUNT: tuple[Regime, ...] = ("local", "1D", "2D", "3D")
 
 
-def regime_of(bound: UniversalBound, nest: Nest) -> Regime:
+def regime_of(bound: UniversalBound) -> Regime:
     """The regime of a bound."""
     if bound.segments > 1:
         return "2.5D"
-    sizes = (nest.read_words["Out"], nest.read_words["In"], nest.read_words["Ker"])
-    shards = (words / bound.procs for words in sizes)
-    return BY_COUNT[sum(x > shard * (1 + 1e-9) for x, shard in zip(bound.x, shards, strict=True))]
+    return BY_COUNT[sum(x > shard * (1 + 1e-9) for x, shard in zip(bound.x, bound.shards, strict=True))]
 
 
 def regime_of_grid(grid: PerAxis, memory_binds: bool = False) -> Regime:
@@ -62,7 +60,7 @@ def changes_along_procs(
     fixed = None if limit_words is None else limit_words * nest.word_bytes
 
     def regime_at(p: int) -> Regime:
-        return regime_of(universal_bound(nest, p, limit_words, accounting=accounting), nest)
+        return regime_of(universal_bound(nest, p, limit_words, accounting=accounting))
 
     changes = []
     for low, high in itertools.pairwise(procs):
@@ -77,7 +75,7 @@ def changes_along_memory(nest: Nest, procs: int, sizes: list[int]) -> list[Chang
     """The memory sizes at which the regime changes, exact to one word. `sizes` in bytes, ascending."""
 
     def regime_at(words: int) -> Regime:
-        return regime_of(universal_bound(nest, procs, words), nest)
+        return regime_of(universal_bound(nest, procs, words))
 
     changes = []
     words = [max(1, size // nest.word_bytes) for size in sizes]

@@ -27,7 +27,7 @@ of the gradients has two passes, and a tensor that only one of them reads has we
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from synth.bounds.holder_brascamp_lieb import weighted_work
 from synth.bounds.universal import UniversalBound, words_bound
@@ -44,7 +44,7 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    resident = sum(times * nest.read_words[tensor] for tensor, times in moves(passes).items()) / procs
+    shards = _shards(nest, procs, moves(passes))
     words, point, shared = 0.0, (0.0, 0.0, 0.0), reuse_intervals(passes)
     for pass_ in passes:
         weights = {t: 0.5 if t in shared and t != WRITES[pass_] else 1.0 for t in TENSORS}
@@ -54,7 +54,7 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
         words += each * (1 - 1e-12)
         point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
-    return UniversalBound(max(0.0, words - resident), 1, point, kappa, procs, cap, resident, "received")
+    return UniversalBound(max(0.0, words - sum(shards)), 1, point, kappa, procs, cap, shards, "received")
 
 
 def one_grid_bound(
@@ -71,7 +71,13 @@ def one_grid_bound(
     out, inp, ker = (times[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
     scaled = mass * math.prod(times.values()) ** (1 / 3)
     words, _, point = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
-    resident = (out + inp + ker) / procs
+    shards = _shards(nest, procs, times)
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
-    least = max(0.0, words * (1 - 1e-12) - resident)
-    return UniversalBound(least, 1, point, kappa, procs, cap, resident, "received")
+    least = max(0.0, words * (1 - 1e-12) - sum(shards))
+    return UniversalBound(least, 1, point, kappa, procs, cap, shards, "received")
+
+
+def _shards(nest: Nest, procs: int, times: Mapping[Tensor, int]) -> tuple[float, float, float]:
+    """Words of (Out, In, Ker) that a process owns, once for each time that the tensor moves."""
+    out, inp, ker = (times[tensor] * nest.read_words[tensor] / procs for tensor in ("Out", "In", "Ker"))
+    return out, inp, ker

@@ -31,8 +31,13 @@ class UniversalBound:
     kappa: float  # κ of the geometric inequality O·I·K >= (F·κ/RS)² for the worst mix of taps
     procs: int
     most_work: int  # the most multiply-adds of one process that the bound assumes
-    resident: float  # owned words per process, which do not count as received
+    shards: tuple[float, float, float]  # words of (Out, In, Ker) that a process owns, once for each move
     accounting: Accounting
+
+    @property
+    def resident(self) -> float:
+        """Owned words per process, which do not count as received."""
+        return sum(self.shards) if self.accounting == "received" else 0.0
 
     def __str__(self) -> str:
         return (
@@ -158,13 +163,15 @@ def universal_bound(
         )
     cap = min(cap, max(1, nest.real_work))
     sizes = tuple(map(float, _sizes(nest, accounting)))
-    resident = sum(sizes) / procs if accounting == "received" else 0.0
+    shards = (sizes[0] / procs, sizes[1] / procs, sizes[2] / procs)
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
     words, n, x = words_bound((sizes[0], sizes[1], sizes[2]), mass, cap, procs, limit_words, piece)
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
     words *= 1 - 1e-12  # so that rounding errors do not lift the bound above an optimum that attains it
-    return UniversalBound(max(0.0, words - resident), n, x, kappa, procs, cap, resident, accounting)
+    if accounting == "received":
+        words -= sum(shards)
+    return UniversalBound(max(0.0, words), n, x, kappa, procs, cap, shards, accounting)
 
 
 def _sizes(nest: Nest, accounting: Accounting) -> tuple[int, int, int]:

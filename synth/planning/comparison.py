@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
+from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import search_or_floor
 from synth.search.fastest import fastest
 from synth.search.grids import Space, work_cap
@@ -22,6 +23,7 @@ from synth.search.strategies import STRATEGIES, Strategy
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
 
+THIS = "this plan"
 LEAN_STEPS = STEPS // 10  # for a grid of a strategy that fits the memory, if its search ends without one
 
 
@@ -36,13 +38,17 @@ class Alternative:
     feasible: bool
     why: str = ""  # why it is not feasible
     seconds: float | None = None  # on the plan's machine, for objective time only
+    # words that no schedule of the same passes, load and memory limit receives fewer of, in a process
+    bound: float | None = None
 
 
 def compare(plan: Plan) -> list[Alternative]:
     """What every named strategy costs on the layer, processes, memory and work balance of a plan.
 
     One `Alternative` per strategy: its grid, the words that the most-receiving process receives, the bytes
-    that a process uses at most, and whether it is feasible or `why` not. `search.strategies` has sources.
+    that a process uses at most, whether it is feasible or `why` not, and the lower bound at its own load: a
+    strategy with more work in one process may receive fewer words than the bound of the plan.
+    `search.strategies` has sources.
 
     Objective time: each strategy with the grid and the schedule that take the least time, on the machine of
     the plan; its work balance is not restricted. Otherwise each with the fewest received words.
@@ -51,6 +57,18 @@ def compare(plan: Plan) -> list[Alternative]:
     """
     searches = _Searches(plan)
     return [_alternative(strategy, searches) for strategy in STRATEGIES]
+
+
+def compared(plan: Plan) -> list[Alternative]:
+    """The plan itself as the first row, and those of `compare`."""
+    seconds = plan.timed[1].seconds if plan.timed else None
+    words, bound = plan.words["total"], plan.bound.words
+    return [Alternative(THIS, plan.grid, words, plan.used_bytes, True, "", seconds, bound), *compare(plan)]
+
+
+def by_words(rows: list[Alternative]) -> list[Alternative]:
+    """Rows of `compared`, fewest words first; those that have no plan stand last."""
+    return sorted(rows, key=lambda row: (row.words is None, row.words, row.name != THIS))
 
 
 def unpinned_request(plan: Plan) -> Request:
@@ -82,7 +100,10 @@ def _alternative(strategy: Strategy, searches: _Searches) -> Alternative:
             return Alternative(strategy.name, None, None, None, False, "no such grid")
         why = f"{load:.2f} times the least work of any grid"
     used_bytes = found.used_words * request.nest.word_bytes
-    return Alternative(strategy.name, found.grid, found.words, used_bytes, not why, why, found.seconds)
+    load = Distribution(request.nest, found.grid).most_real_work
+    limit = request.limit_words if found is within_memory else None
+    bound = searches.plan.bound_at(load, limit).words
+    return Alternative(strategy.name, found.grid, found.words, used_bytes, not why, why, found.seconds, bound)
 
 
 @dataclass(frozen=True)

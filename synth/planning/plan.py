@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal
 
-from synth.base.notebook import inline_html
+from synth.base.notebook import figure, inline_html
 from synth.base.work_balance import BALANCE
 from synth.bounds.assumptions import conditions
 from synth.bounds.closed_form import ClosedForm, Eq4, best
@@ -220,7 +220,7 @@ class Plan:
         It holds for every schedule that loads no process with more work than this plan does, and in which
         every word has one owner. A plan with resident tensors has several, so its bound is 0.
         """
-        return self._bound_at(self.distribution.most_real_work)
+        return self.bound_at(self.distribution.most_real_work, self.limit_words)
 
     @cached_property
     def fair_bound(self) -> UniversalBound:
@@ -228,7 +228,7 @@ class Plan:
 
         It is at least `bound`. A plan whose work is less even than that can receive fewer words.
         """
-        return self._bound_at(max(1, -(-self.layer.nest.real_work // self.procs)))
+        return self.bound_at(max(1, -(-self.layer.nest.real_work // self.procs)), self.limit_words)
 
     @cached_property
     def surface_bound(self) -> float:
@@ -240,10 +240,15 @@ class Plan:
             return self.bound.words
         return max(self.bound.words, surface_bound(self.layer.nest, self.procs, self.bound.most_work))
 
-    def _bound_at(self, most_work: int) -> UniversalBound:
+    def bound_at(self, most_work: int, limit_words: int | None) -> UniversalBound:
+        """The bound for schedules of the same passes with another load or another memory.
+
+        most_work: multiply-adds on real input of the most loaded process, in each pass.
+        limit_words: memory per process; None for any amount. That of a training step is for any amount.
+        """
         if self.pass_ == "training":
             return training_bound(self.layer.nest, self.procs, most_work, self.passes)
-        found = universal_bound(self.layer.nest, self.procs, self.limit_words, most_work)
+        found = universal_bound(self.layer.nest, self.procs, limit_words, most_work)
         return replace(found, words=0.0) if self.resident else found  # several owners: nothing is proved
 
     @property
@@ -284,6 +289,10 @@ class Plan:
     def _repr_html_(self) -> str:
         """Decisions, words and bound, for notebooks."""
         return inline_html(self)
+
+    def plot(self, picture: str = "strategies") -> Any:
+        """A matplotlib figure: "grid", "words", "memory", "strategies" or "tradeoff"."""
+        return figure(self, picture)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON data of a plan file: see `plan_json.to_json`."""

@@ -49,16 +49,22 @@ def not_proven(plan: Plan) -> list[str]:
 
 
 def ratio_text(words: int, bound: UniversalBound) -> str:
-    """Received words over a bound, as `1.126`; or `none` and why.
+    """Received words over a bound, as `1.126`, with a caution behind a colon; or `none` and why.
 
     A bound is what a process accesses, less what it owns. Where these two are nearly equal, the bound is a
-    small rest of them, and a large ratio says nothing of the plan.
+    small rest of them, and a large ratio may say little of the plan.
     """
     if bound.words <= 0:
         return "none: the bound is 0" if words else "1.000"
+    ratio = shown_ratio(words / bound.words)
     if is_small(words, bound):
-        return f"none: the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
-    return f"{words / bound.words:.3f}"
+        return f"{ratio}: the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
+    return ratio
+
+
+def shown_ratio(ratio: float) -> str:
+    """Received words over a bound: three decimals, and of a large ratio four digits."""
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}".replace(",", " ")
 
 
 def is_small(words: int, bound: UniversalBound) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from synth.base.tabular import Tabular
 from synth.base.text_table import table
 from synth.base.units import show_bytes
 from synth.machine.hierarchy import Machine
@@ -83,7 +84,7 @@ class PredictionRequest:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Tabular):
     """Seconds per step and bytes per rank of one strategy, per layer and in all.
 
     limit: ranks up to which the strategy scales; None for no limit. plan_bytes: bytes per rank of a plan,
@@ -152,6 +153,10 @@ class Prediction:
         ]
         return "\n".join(lines)
 
+    def records(self) -> list[dict[str, Any]]:
+        """A row per layer: seconds of each part, and bytes of `memory`."""
+        return [_layer_json(row) for row in self.rows]
+
     def to_json(self) -> dict[str, Any]:
         """`synth.prediction/1`; seconds and bytes."""
         return {
@@ -204,7 +209,7 @@ def inputs(request: PredictionRequest) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """All strategies side by side. `refused` holds (strategy, reason) of those that cannot be used."""
 
     request: PredictionRequest
@@ -242,6 +247,15 @@ class Comparison:
         plans = (each for each in self.predictions if each.strategy == "plan")
         notes = [f"\nplan: {note}" for each in plans for note in each.notes]
         return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *calls, *notes])
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row per strategy, with seconds and `memory_bytes`; of one that cannot be used, `why`."""
+        made = [each.to_json() for each in self.predictions]
+        kept = ("strategy", "seconds", "compute", "communication", "whole_weights", "memory_bytes", "limit")
+        return [
+            *({key: each[key] for key in kept} | {"why": ""} for each in made),
+            *({"strategy": name, "why": why} for name, why in self.refused),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""

@@ -64,6 +64,25 @@ class Replay:
         levels = zip(self.link_bytes, self.machine.levels, strict=True)
         return tuple(load * level.beta / self.seconds if self.seconds else 0.0 for load, level in levels)
 
+    @property
+    def working(self) -> tuple[int, int]:
+        """Ranks that work in the layer that uses fewest, and in the layer that uses most."""
+        used = [placed.grid.size for placed in self.plan.placed_grids]
+        return min(used), max(used)
+
+    @property
+    def at_work(self) -> str:
+        """How many ranks work, and what they hold of weights, as a sentence."""
+        least, most = self.working
+        asked = self.plan.request
+        used = f"{most}" if least == most else f"{least} to {most}"
+        said = f"ranks at work in a layer: {used} of {asked.procs}"
+        if asked.training:
+            whole = f"whole in {sum(self.plan.whole)} of {len(self.plan.whole)} layers"
+            sharded = f"in shards; {option('whole_weights', True)} allows whole ones, as `predict` does"
+            said += f"; weights {whole if asked.whole_weights else sharded}"
+        return said
+
     def __str__(self) -> str:
         rows = [["level", "bytes on the busiest link", "busy"]]
         for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_busy, strict=True):
@@ -74,6 +93,7 @@ class Replay:
                 f"{self.plan.network.name} on {asked.procs} ranks of {self.machine.name}: "
                 f"{self.seconds * 1e3:.4g} ms = computing {self.computing * 1e3:.4g} + exposed "
                 f"{self.exposed * 1e3:.4g}, {len(self.tasks)} tasks",
+                self.at_work,
                 *table(rows, right=[1, 2]),
             ]
         )
@@ -85,6 +105,8 @@ class Replay:
             "schema": "synth.replay/1",
             "network": self.plan.network.name,
             "procs": self.plan.request.procs,
+            "working_procs": list(self.working),
+            "whole_weights": sum(self.plan.whole),
             "machine": self.machine.name,
             "seconds": self.seconds,
             "computing": self.computing,

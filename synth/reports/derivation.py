@@ -210,8 +210,12 @@ def _bound(plan: Plan) -> Section:
     bound = plan.bound
     order: tuple[Tensor, ...] = ("Out", "In", "Ker")
     accessed = ", ".join(f"{t} {x:.1f}" for t, x in zip(order, bound.x, strict=True))
-    told = ratio_text(plan.words["total"], bound)
-    ratio = f"no ratio: {told.partition(': ')[2]}" if ":" in told else f"the plan is at {told} of it"
+    told, _, caution = ratio_text(plan.words["total"], bound).partition(": ")
+    ratio = (
+        f"no ratio: {caution}"
+        if told == "none"
+        else "; ".join(["the plan is at " + told + " of it", *([caution] if caution else [])])
+    )
     segments = f"{bound.segments} segment{'s' * (bound.segments > 1)}"
     return Section(
         "The lower bound",

@@ -15,7 +15,7 @@ from synth.base.ranges import spaced
 from synth.base.units import show_bytes, show_words
 from synth.bounds.universal import universal_bound
 from synth.layer.axes import TENSORS
-from synth.planning.comparison import compare
+from synth.planning.comparison import THIS, by_words, compared
 from synth.planning.plan import Plan
 from synth.reports.plot_frame import BLUE, GREEN, GREY, OF_TENSOR, ORANGE, PURPLE, RED, SKY, framed
 from synth.reports.plot_grid import grid_figure
@@ -124,7 +124,7 @@ def _curve(
 
 
 def plan_figure(plan: Plan, picture: str) -> Any:
-    """One view of a plan: grid, words, memory, strategies or tradeoff."""
+    """One view of a plan: grid, words, memory, strategies or tradeoff. Raises `UsageError` for another."""
     views = {
         "grid": grid_figure,
         "words": _words,
@@ -132,11 +132,15 @@ def plan_figure(plan: Plan, picture: str) -> Any:
         "strategies": _strategies,
         "tradeoff": _tradeoff,
     }
+    if picture not in views:
+        raise UsageError(f"{picture!r} is no picture of a plan; choose one of {', '.join(views)}")
     return views[picture](plan)
 
 
 def _title(axes: Any, plan: Plan, text: str, pad: float = 6) -> None:
-    axes.set_title(f"{plan.layer.name}, P = {plan.procs}: {text}", fontsize=9, loc="left", pad=pad)
+    axes.set_title(
+        f"{plan.layer.name}, {plan.pass_}, P = {plan.procs}: {text}", fontsize=9, loc="left", pad=pad
+    )
 
 
 def _words(plan: Plan) -> Any:
@@ -185,40 +189,38 @@ def _unit(size: float) -> tuple[int, str]:
 def _strategies(plan: Plan) -> Any:
     """A dot for each strategy, fewest words first, with its ratio to this plan."""
     total = plan.words["total"]
-    rows = [("this plan", total, True)]
-    rows += [(a.name, a.words, a.feasible) for a in compare(plan) if a.words is not None]
-    rows.sort(key=lambda row: (row[1], row[0] != "this plan"))
+    rows = [row for row in by_words(compared(plan)) if row.words is not None]
     figure, axes = framed(height=1.5 + 0.2 * len(rows))
-    known = [words for _, words, _ in rows if words]
+    known = [row.words for row in rows if row.words]
     least = min([*known, *([plan.bound.words] if plan.bound.words >= 1 else [])], default=1)
     zero = least / 2  # where no words are drawn, at the left end of the log scale
-    for place, (name, words, feasible) in enumerate(rows):
-        mine = name == "this plan"
+    bounds = [(row.bound, place) for place, row in enumerate(rows) if row.bound and row.bound > zero]
+    if bounds:
+        axes.plot(*zip(*bounds, strict=True), "|", color="black", markersize=9, label="lower bound")
+    for place, row in enumerate(rows):
+        words, mine = row.words or 0, row.name == THIS
         colour = BLUE if mine else GREY
         axes.plot(
             *([words or zero], [place], "o" if words else "<"),
             color=colour, markersize=8 if mine else 6,
-            markerfacecolor=colour if feasible else "none", clip_on=False,
+            markerfacecolor=colour if row.feasible else "none", clip_on=False,
         )  # fmt: skip
         said = f"{words / total:.2f}×" if total else ""
         said = f"{show_words(words)}   {said}" if words else f"0   {said}"
         axes.annotate(
             said, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=colour
         )
-    if plan.bound.words >= 1:
-        axes.axvline(plan.bound.words, color="black", linewidth=1.2)
-        axes.annotate(
-            "lower bound ", (plan.bound.words, 1.0), xycoords=("data", "axes fraction"),
-            ha="center", va="bottom", fontsize=8,
-        )  # fmt: skip
     axes.annotate(
         "words   / this plan", (1.02, 1.0), xycoords="axes fraction", va="bottom", fontsize=8, color=GREY
     )
-    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(zero, max(known, default=1) * 1.25)
-    axes.set_xlabel("received words per process, log scale (hollow: breaks work balance or memory)")
+    axes.set_xlabel(
+        "received words per process, log scale\n"
+        "| lower bound at the load of the strategy; hollow: breaks work balance or memory"
+    )
     _title(axes, plan, "named strategies", pad=18)
     return figure
 
@@ -229,7 +231,9 @@ def _tradeoff(plan: Plan) -> Any:
     size = plan.nest.word_bytes
     bound = [(p.limit_words * size, p.bound) for p in curve if p.bound > 0]
     if bound:
-        axes.plot(*zip(*bound, strict=True), color=BLUE, linewidth=1.8, label="lower bound")
+        axes.plot(
+            *zip(*bound, strict=True), color=BLUE, linewidth=1.8, label="lower bound at the largest load"
+        )
     plans = [(p.limit_words * size, p.words) for p in curve if p.words]
     if plans:
         axes.step(*zip(*plans, strict=True), where="post", color=RED, linewidth=1.4, label="best plan")

@@ -10,7 +10,7 @@ from synth.bounds.assumptions import SCHEDULES
 from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
-from synth.planning.comparison import Alternative, compare
+from synth.planning.comparison import Alternative, compared
 from synth.planning.summary import not_proven, ratio_text
 
 if TYPE_CHECKING:
@@ -106,17 +106,24 @@ def strategy_lines(plan: Plan) -> list[str]:
 
     def row(each: Alternative) -> list[str]:
         if each.words is None or each.grid is None or each.used_bytes is None:
-            return [each.name, *["-"] * (4 if seconds is None else 6), each.why]
+            return [each.name, *["-"] * (5 if seconds is None else 7), each.why]
         over = f"{each.words / total:.2f}" if total else "-"
-        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.used_bytes)]
+        bound = "-" if each.bound is None else show_words(each.bound)
+        cells = [
+            each.name,
+            each.grid.shown(),
+            show_words(each.words),
+            over,
+            bound,
+            show_bytes(each.used_bytes),
+        ]
         if seconds and each.seconds:
             cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
         return [*cells, each.why]
 
     time = [] if seconds is None else ["time", "time / plan"]
-    own = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
-    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(own)]
-    return table([*rows, *map(row, compare(plan))], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])
+    head = ["strategy", "grid", "words", "/ plan", "bound", "memory", *time, ""]
+    return table([head, *map(row, compared(plan))], right=[2, 3, 4, 5, 6, 7] if time else [2, 3, 4, 5])
 
 
 def time_lines(plan: Plan, machine: Machine, found: Fastest) -> list[str]:

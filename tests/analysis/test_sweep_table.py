@@ -9,8 +9,9 @@ import json
 import pytest
 
 from synth.analysis.sweep import Sweep, SweepOptions
-from synth.analysis.sweep_table import Study, to_csv
+from synth.analysis.sweep_table import Study
 from synth.layer.layer import Layer, load_layer
+from synth.planning.summary import shown_ratio
 
 LAYER = load_layer("examples/conv.yaml")
 
@@ -43,7 +44,7 @@ def test_text(study: Study) -> None:
 
 
 def test_csv_has_the_numbers_of_json(study: Study) -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(study))))
+    rows = list(csv.DictReader(io.StringIO(study.to_csv())))
     points = json.loads(json.dumps(study.to_json()))["points"]
     assert len(rows) == len(points) == 9
     for row, point in zip(rows, points, strict=True):
@@ -90,6 +91,6 @@ def test_a_small_bound_gives_no_ratio_to_people() -> None:
     (point,) = study.points
     assert point.received.ratio is not None
     assert point.received.ratio > 2
-    assert point.received.shown_ratio == "-"
+    assert point.received.shown_ratio == f"{shown_ratio(point.received.ratio)}*"
     assert "the bound is small beside what a process owns" in str(study)
-    assert f"{point.received.ratio:.3f}" not in str(study) + study._repr_html_()
+    assert all(point.received.shown_ratio in shown for shown in (str(study), study._repr_html_()))

@@ -41,6 +41,9 @@ def test_the_plan_is_never_beaten_by_a_feasible_strategy(layer: Layer, procs: in
         assert each.grid.size <= procs
         assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
         assert each.feasible == (not each.why)
+        assert each.words is not None
+        assert each.bound is not None
+        assert each.words >= each.bound * (1 - 1e-9)  # that of its own load
         if each.feasible:
             assert each.words is not None
             assert each.words >= made.words["total"]
@@ -66,6 +69,17 @@ def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -
         if each.name != "3D" and contains(strategy, made):
             assert each.feasible
             assert each.words == made.words["total"]
+
+
+def test_a_strategy_with_more_work_stands_beside_its_own_bound() -> None:
+    layer = Layer.conv3d([4, 32, 64, 64, 64], 64, 3, stride=2, padding=1)
+    made = plan(layer, 48)
+    data = by_name(made)["data"]
+    assert data.words is not None
+    assert data.bound is not None
+    assert data.words < made.bound.words  # it does 12 times the work in a process
+    assert data.words >= data.bound
+    assert not data.feasible
 
 
 def contains(strategy: Strategy, made: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import synth
 from synth.analysis.certificate import plan_certificate
 from synth.bounds.certificate_check import check
-from synth.cli.main import main, parser
+from synth.cli.main import main, parsed, parser
 from synth.planning.derive import plan
 
 DOCS = sorted(Path("docs").glob("*.md"))
@@ -40,6 +41,25 @@ def test_commands_print_what_is_shown(command: str, shown: str, capsys: pytest.C
         first = next(found, None)
         assert first is not None, part
         lines = lines[first + len(wanted) :]
+
+
+COMMANDS = [
+    pytest.param(line, id=f"{path}:{number}")
+    for path in PAGES
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    if re.match(r"^(?: {4}|\$ )(?:\$ )?synth [a-z]+( |$)", line) and "..." not in line
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_pages_is_one_that_synth_reads(line: str) -> None:
+    words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+    ends = [words.index(end) for end in ("|", ">", "&&", "&") if end in words]
+    parsed(words[1 : min(ends, default=len(words))])
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMANDS) > 40
 
 
 def alike(printed: str, shown: str) -> bool:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import UsageError
 from synth.base.notebook import inline_html
+from synth.base.tabular import Tabular, flat
 from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.margins.margins import Margins
 from synth.network.memory.step_memory import StepMemory, step_memory
+from synth.network.plan.cost_text import cost_text
 from synth.network.request import NetworkRequest
 from synth.network.solve import Solution
 from synth.network.step_time.choice import TimedStep
@@ -45,7 +47,7 @@ class SingleStrategy:
 
 
 @dataclass(frozen=True)
-class NetworkPlan:
+class NetworkPlan(Tabular):
     """The plan of a network: a placed grid per layer with a loop nest, in the order of `network.planned`.
 
     Costs are words received per rank (the maximum over ranks), or seconds, as `request.objective` says.
@@ -158,6 +160,21 @@ class NetworkPlan:
         return calls_of_plan(self)
 
     @cached_property
+    def words_beside(self) -> dict[str, int]:
+        """What a process receives beyond its layers and what moves between them, by cause: words, at most.
+
+        `calls` that are gathered or cut anew, `normalizations`, and what `checkpoints` move again. `cost` has
+        none of them, as they are the same for all grids or follow from the grids of the layers.
+        """
+        training = self.request.training
+        found = {
+            "calls": sum(each.words + each.back * training for each in self.calls),
+            "normalizations": self.statistics_words + self.group_statistics_words,
+            "checkpoints": self.recomputed_words,
+        }
+        return {cause: words for cause, words in found.items() if words}
+
+    @cached_property
     def words(self) -> PlannedWords:
         """Words that every rank receives in a forward pass, or in a training step, in all calls of the model.
 
@@ -194,6 +211,10 @@ class NetworkPlan:
         """A cost of this plan with its unit."""
         return show_words(cost) if self.request.objective == "words" else f"{cost * 1e3:.4g} ms"
 
+    def records(self) -> list[dict[str, Any]]:
+        """A row per planned layer: grid, words by tensor, memory, and what `to_json` has of it."""
+        return [flat(layer) for layer in self.to_json()["layers"]]
+
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON data of a network plan file: see `plan_json.to_json`."""
         from synth.network.plan.plan_json import to_json
@@ -208,12 +229,11 @@ class NetworkPlan:
         """A summary in one line; `report` gives the whole report."""
         work = "training step" if self.request.training else "forward pass"
         work += " with resident weights" if self.request.resident_weights else ""
-        unit = " words received" if self.request.objective == "words" else ""
         held = self.used_bytes if self.limit_bytes is None else self.held_bytes
-        again = f" and {show_words(self.recomputed_words)} again" if self.recomputed_words else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
-            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)}{unit} per process{again}{beside}; "
+            f"{len(self.placed_grids)} layers, "
+            f"{cost_text(self.request.objective, self.cost, self.words_beside)}{beside}; "
             f"{show_bytes(held)} per process"
         )

@@ -112,6 +112,14 @@ class MarginsEntry(Row):
     exact: bool
 
 
+class WordsBeside(Row):
+    """Words per process beyond those of layers and between them, by cause; see `NetworkPlan.words_beside`."""
+
+    calls: Count = 0
+    normalizations: Count = 0
+    checkpoints: Count = 0
+
+
 class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     """A plan file of a network."""
 
@@ -136,6 +144,7 @@ class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     best_single: str | None
     ratio: float | None
     digest: str
+    beside: WordsBeside | None = None
     margins: MarginsEntry | None = None
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from synth.base.notebook import inline_html
-from synth.base.units import show_bytes, show_words
+from synth.base.tabular import Tabular, flat
+from synth.base.units import show_bytes
 from synth.layer.axes import PerAxis
+from synth.network.plan.cost_text import cost_text
 
 
 @dataclass(frozen=True)
-class NetworkPlanFile:
+class NetworkPlanFile(Tabular):
     """The plan of a network, read from a file and checked; `synth.parallelize` takes it as a plan.
 
     file: its name, for messages. data: `synth.network-plan/1`, see docs/networks.md. Costs are words that
@@ -51,6 +53,10 @@ class NetworkPlanFile:
         """The most bytes that any process holds."""
         return int(self.data["memory_words"] * self.data["word_bytes"])
 
+    def records(self) -> list[dict[str, Any]]:
+        """A row per planned layer, see `NetworkPlan.records`."""
+        return [flat(layer) for layer in self.data["layers"]]
+
     def to_json(self) -> dict[str, Any]:
         """The data of the file."""
         return self.data
@@ -61,12 +67,11 @@ class NetworkPlanFile:
 
     def __str__(self) -> str:
         """A summary in one line."""
-        words = self.objective == "words"
-        cost = f"{show_words(self.cost)} words received" if words else f"{self.cost * 1e3:.4g} ms"
+        cost = cost_text(self.objective, self.cost, self.data.get("beside") or {})
         work = "training step" if self.data["pass"] == "training" else "forward pass"
         ratio, best = self.data["ratio"], self.data["best_single"]
         beside = "" if ratio is None else f", {ratio:.3f} of the best single strategy ({best})"
         return (
             f"{self.name} on {self.procs} processes, {work}: {len(self.data['layers'])} layers, "
-            f"{cost} per process{beside}; {show_bytes(self.used_bytes)} per process"
+            f"{cost}{beside}; {show_bytes(self.used_bytes)} per process"
         )

@@ -40,6 +40,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
     `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes. `whole`: a layer of which
     every rank holds the slice of Ker that it uses; its gradient travels in buckets, not in the layer's words.
+    `beside`: words that a process receives beyond `cost`, by cause, see `NetworkPlan.words_beside`.
     `margins`, of a plan that has some: the rows beyond its own block, along d, h and w, that a rank computes
     of every covered tensor, and the words that it fetches of a tensor.
     """
@@ -69,6 +70,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "best_single": best.name if best else None,
         "ratio": plan.ratio,
     }
+    if plan.words_beside:
+        data["beside"] = plan.words_beside
     if plan.margins is not None:
         data["margins"] = plan.margins.to_json()
     return {**data, "digest": digest_of(data)}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
+from synth.network.plan.cost_text import cost_text
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.universal import assumptions, universal_words
+from synth.network.request import NetworkRequest
 from synth.network.step_time.calls import call_lines
 
 
@@ -59,9 +61,21 @@ def heading(plan: NetworkPlan) -> list[str]:
     passes = "forward, backward-data and backward-filter" if request.training else "the forward pass"
     passes += " with resident weights" if request.resident_weights else ""
     lines = [str(plan.network), f"{request.procs} processes, {passes}; objective: {unit}"]
+    if request.training:
+        lines.append(slices_text(request))
     if request.machine:
         lines.append(f"machine {request.machine}")
     return lines
+
+
+def slices_text(request: NetworkRequest) -> str:
+    """What a training step does with the slices that its forward pass gathers."""
+    if request.saves:
+        return f"gathered slices of {', '.join(sorted(request.saves))} stay in memory for the backward pass"
+    return (
+        "gathered slices are gathered again in the backward pass, as ZeRO-3 does; `parallelize` without a "
+        "limit of memory keeps them and moves fewer words (`synth.plan_model`)"
+    )
 
 
 def layers(plan: NetworkPlan) -> list[str]:
@@ -103,6 +117,7 @@ def totals(plan: NetworkPlan) -> list[str]:
         *recomputed_words(plan),
         *statistics(plan),
         *calls(plan),
+        *all_words(plan),
         *free_redistributions(plan),
         *idle_processes(plan),
         f"memory of layers, one by one, at most: {show_bytes(plan.used_bytes)}, of which "
@@ -168,6 +183,13 @@ def calls(plan: NetworkPlan) -> list[str]:
     return call_lines(plan.calls, plan.request.training)
 
 
+def all_words(plan: NetworkPlan) -> list[str]:
+    """All words of a plan for words; no line where they are those of layers and between them."""
+    if plan.request.objective == "time" or not plan.words_beside:
+        return []
+    return [f"all in all {cost_text('words', plan.cost, plan.words_beside)}"]
+
+
 def step_of_model(plan: NetworkPlan) -> list[str]:
     """What a process holds where `parallelize` runs the plan; sums that travel beside others included."""
     memory, word = plan.memory, plan.word_bytes
@@ -181,7 +203,7 @@ def step_of_model(plan: NetworkPlan) -> list[str]:
 
 
 def single_strategies(plan: NetworkPlan) -> list[str]:
-    """The cost of every single strategy beside that of the plan."""
+    """The cost of every single strategy beside that of the plan, and what strategies do with small layers."""
     rows = [["one strategy for all layers", "cost", "/ plan", ""]]
     for single in plan.single_strategies:
         if single.cost is None:
@@ -189,4 +211,8 @@ def single_strategies(plan: NetworkPlan) -> list[str]:
         else:
             ratio = f"{single.cost / plan.cost:.3f}" if plan.cost else "-"
             rows.append([single.name, plan.show_cost(single.cost), ratio, single.why])
-    return table(rows, right=[1, 2])
+    small = "a layer that cannot use all processes within a strategy"
+    said = f"{small} rules the strategy out; `parallelize` cuts such a layer along other axes, too"
+    if not plan.request.strict_axes:
+        said = f"{small} is cut along other axes, as in `parallelize`; `synth plan` rules the strategy out"
+    return [*table(rows, right=[1, 2]), said]

@@ -29,11 +29,12 @@ THICK = 1 << 20  # channels of a kernel whose rate no narrowness lowers
 
 @dataclass(frozen=True)
 class CallCost:
-    """One call. words: that a rank receives in a forward pass, at most. forward, backward: seconds."""
+    """One call. words, back: received by a rank forward and backward, at most. forward, backward: seconds."""
 
     name: str
     what: str
     words: int
+    back: int
     forward: float = 0.0
     backward: float = 0.0
 
@@ -77,7 +78,8 @@ def _cost(
             times * computes + sum(_seconds(network, node, words, procs, machine) for words in each)
             for times, each in ((1, received), (2, back))
         )
-    return CallCost(node.name, SHOWN.get(node.divided, node.divided), sum(received), forward, backward)
+    what = SHOWN.get(node.divided, node.divided)
+    return CallCost(node.name, what, sum(received), sum(back), forward, backward)
 
 
 def call_lines(calls: list[CallCost], training: bool) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from synth.analysis.tradeoff import memory_curve
 from synth.base.units import show_bytes, show_words
-from synth.planning.comparison import compare
+from synth.planning.comparison import Alternative, by_words, compared
 from synth.planning.decisions import phrases
 from synth.planning.one_line import one_line
 from synth.planning.plan import Plan
@@ -51,8 +51,8 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
-    ratio, _, why = ratio_text(total, plan.bound).partition(": ")
-    remark = why or "1: no schedule with these assumptions receives fewer"
+    ratio, _, caution = ratio_text(total, plan.bound).partition(": ")
+    remark = caution or "1: no schedule with these assumptions receives fewer"
     name, _, kind = algorithm(plan).rpartition(" ")
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
@@ -72,38 +72,30 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def strategies(plan: Plan) -> list[dict[str, Any]]:
-    """The rows of the comparison, fewest words first; `to` is a length in percent, on a log scale."""
-    rows: list[tuple[str, int | None, str, str, bool]] = [
-        ("this plan", plan.words["total"], plan.grid.shown(), "", True)
-    ]
-    for each in compare(plan):
-        grid = each.grid.shown() if each.grid else "-"
-        rows.append((each.name, each.words, grid, each.why, each.feasible))
-    known = [float(words) for _, words, _, _, _ in rows if words]
-    low = min([*known, *([plan.bound.words] if plan.bound.words > 0 else [])], default=1.0)
+    """The rows of the comparison, fewest words first; `to`, `least`: places on a log scale, in percent."""
+    rows = compared(plan)
+    known = [float(each.words) for each in rows if each.words]
+    low = min([*known, *([plan.bound.words] if plan.bound.words >= 1 else [])], default=1.0)
     high = max([*known, low * 2])
 
     def place(words: float) -> float:
         return round(100 * math.log(max(words, low) / low) / math.log(high / low), 2)
 
-    result = []
-    for name, words, grid, why, feasible in sorted(
-        rows, key=lambda r: (r[1] is None, r[1], r[0] != "this plan")
-    ):
-        times = f"{words / plan.words['total']:.2f}" if words and plan.words["total"] else "-"
-        kind = "mine" if name == "this plan" else "fair" if feasible else "unfair"
-        result.append(
-            {
-                "name": name,
-                "grid": grid,
-                "words": "-" if words is None else show_words(words),
-                "times": times,
-                "why": why,
-                "kind": kind,
-                "to": place(words or low),
-            }
-        )
-    return result
+    def row(each: Alternative) -> dict[str, Any]:
+        words, bound = each.words, each.bound or 0
+        return {
+            "name": each.name,
+            "grid": each.grid.shown() if each.grid else "-",
+            "words": "-" if words is None else show_words(words),
+            "times": f"{words / plan.words['total']:.2f}" if words and plan.words["total"] else "-",
+            "why": each.why,
+            "kind": "mine" if each is rows[0] else "fair" if each.feasible else "unfair",
+            "to": place(words or low),
+            "bound": show_words(bound),
+            "least": place(bound) if bound >= low else None,
+        }
+
+    return [row(each) for each in by_words(rows)]
 
 
 def memory_bars(plan: Plan) -> list[dict[str, Any]]:

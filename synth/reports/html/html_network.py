@@ -78,13 +78,15 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
     def beside(cost: float) -> str:
         return f"{show_bytes(round(cost * size))}; " if in_words else ""
 
-    words = "words in all" if data["objective"] == "words" else "time in all"
+    others = data.get("beside") or {} if in_words else {}
+    more = "".join(f"; {cause} {show_words(words)}" for cause, words in others.items())
+    every = data["cost"] + sum(others.values())
     return [
         (str(data["procs"]), "processes", f"{len(data['layers'])} planned layers"),
         (
-            shown(data, data["cost"]),
-            words,
-            f"{beside(data['cost'])}per process, at most, redistribution included",
+            shown(data, every),
+            "words in all" if in_words else "time in all",
+            f"{beside(every)}per process, at most, redistribution included{more}",
         ),
         (
             shown(data, moved),
