@@ -34,6 +34,7 @@ from synth.runtime.grid.fingerprint import (
 )
 from synth.runtime.grid.launched_job import reason_of
 from synth.runtime.grid.rank_tree import DIRECT, Said
+from synth.runtime.grid.spans import waiting
 from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
@@ -190,7 +191,8 @@ class Agreement:
         mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
         rows = mine.new_empty(len(self.members), len(sent))
         sent_to_all = mine.expand(len(rows), -1).contiguous()
-        dist.all_to_all_single(rows, sent_to_all, group=self.group)
+        with waiting("wait until all ranks agree"):
+            dist.all_to_all_single(rows, sent_to_all, group=self.group)
         told = [FORM.unpack(bytes(row)) for row in rows.cpu().numpy()]
         bits = [bits for _, bits, _ in told]
         apart = any(bits[at] != bits[each[0]] for each in self.alike for at in each)
@@ -210,7 +212,8 @@ class Agreement:
             apart = self._column.combined(said, Said.with_child).other >= 0
             words = ""
         own = _own(self.me, text, self.number, words, apart)
-        told: Told = self._tree.combined(own, Told.with_child)
+        with waiting("wait until all ranks agree"):
+            told: Told = self._tree.combined(own, Told.with_child)
         return told
 
     @cached_property

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, shape, within
-from synth.runtime.grid.spans import mark, span
+from synth.runtime.grid.spans import mark, waiting
 
 BYTES = 25 * 2**20
 LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
@@ -229,7 +229,7 @@ class Sums:
         if self.request is None or self.flat is None:
             kept, like = self.bucket.kept, self.trained.items()
             return [torch.zeros_like(e) if k in kept else None for k, e in like]
-        with span("wait for sums of gradients"):
+        with waiting("wait for sums of gradients"):
             self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
         if self.owner.replicas > 1:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.hosts import is_near_pair
-from synth.runtime.grid.spans import span
+from synth.runtime.grid.spans import waiting
 
 Pieces = Sequence[tuple[int, torch.Tensor]]  # the other rank of the group, the words
 
@@ -71,6 +71,6 @@ def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
 
 def wait_for(requests: list[Any]) -> None:
     """Wait for messages, and let go of each at once: a request holds what it sends."""
-    with span("wait for messages"):
+    with waiting("wait for messages"):
         while requests:
             requests.pop(0).wait()

@@ -12,6 +12,7 @@ from synth.runtime.comm.adjoint import Linear, same, with_adjoint
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.grid.spans import waiting
 
 Count = Callable[[int], None]  # is called with received words
 
@@ -53,7 +54,8 @@ def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
         total = in_memory(gradient)
         total = total.to(sum_dtype(gradient.dtype), memory_format=contiguous)
         total = total.clone() if total is gradient else total
-        dist.all_reduce(total, group=group)
+        with waiting("wait for a sum"):
+            dist.all_reduce(total, group=group)
         return total.to(gradient.dtype)
 
     return with_adjoint(values, same, over_ranks)

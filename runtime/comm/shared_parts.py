@@ -39,6 +39,7 @@ from synth.runtime.grid.boxes import (
     within,
 )
 from synth.runtime.grid.rules.shared_rounds import in_one_round, owned_share
+from synth.runtime.grid.spans import waiting
 
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 # parts by rank, (ranks, numbers, *box), and where the box is -> (numbers, *box)
@@ -211,7 +212,8 @@ class SharedParts:
         sizes = [numbers * volume(box) for box in boxes]
         arriving = sent.new_empty(sum(sizes))
         counts = [piece.numel() for piece in leaving]
-        dist.all_to_all_single(arriving, sent, sizes, counts, group=self.group)
+        with waiting("wait for messages"):
+            dist.all_to_all_single(arriving, sent, sizes, counts, group=self.group)
         me = self.ranks.index(self.held.ranks.me)
         self.count(sum(sizes) - sizes[me])
         pieces = torch.split(arriving.to(device), sizes)
@@ -334,9 +336,10 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     own = own.contiguous()
     rows = own.new_empty(ranks, *own.shape)
     small = own.numel() * own.element_size() * ranks <= SMALL
-    if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
-        sent = own.expand(ranks, *own.shape).contiguous()
-        dist.all_to_all_single(rows, sent, group=group)
-    else:
-        native_gather(rows, own, group)
+    with waiting("wait for messages"):
+        if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
+            sent = own.expand(ranks, *own.shape).contiguous()
+            dist.all_to_all_single(rows, sent, group=group)
+        else:
+            native_gather(rows, own, group)
     return rows

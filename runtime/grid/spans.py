@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,12 +13,29 @@ PREFIX = "synth: "
 _NONE = nullcontext()
 
 
+class Waited:
+    """Seconds for which this process has waited for words of other ranks."""
+
+    seconds = 0.0
+
+
 def span(name: str) -> AbstractContextManager[object]:
     """A range of this name in the trace; nothing where no profiler runs."""
     autograd: Any = torch.autograd
     if not autograd._profiler_enabled():
         return _NONE
     return torch.profiler.record_function(f"{PREFIX}{name}")
+
+
+@contextmanager
+def waiting(name: str) -> Iterator[None]:
+    """A range of this name in the trace, whose seconds are waited."""
+    begin = time.perf_counter()
+    try:
+        with span(name):
+            yield
+    finally:
+        Waited.seconds += time.perf_counter() - begin
 
 
 def mark(name: str) -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from synth.runtime.grid.process_grid import coordinates, grid_size, place_at
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.spans import waiting
 
 
 def require_finite(
@@ -23,7 +24,8 @@ def require_finite(
     """
     bad = torch.zeros(ranks.size, dtype=torch.int32, device=values.device)
     bad[ranks.me] = int(not bool(torch.isfinite(values).all()))
-    dist.all_reduce(bad, group=ranks.group)
+    with waiting("wait for a check"):
+        dist.all_reduce(bad, group=ranks.group)
     if bad.any():
         found = [int(index) for index in bad.nonzero().flatten()]
         named = ", ".join(f"rank {ranks.members[i]}{place(i)}" for i in found)

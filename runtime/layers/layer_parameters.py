@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.scatter_gather import gather_shards
+from synth.runtime.grid.spans import waiting
 
 
 def make_parameters(layer: Any, bias: bool, device: torch.device | str | None) -> None:
@@ -132,5 +133,6 @@ class AddBias(torch.autograd.Function):
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
         dbias = dout.sum(dims, dtype=sum_dtype(ctx.dtype)).contiguous()
         if ctx.group is not None:
-            dist.all_reduce(dbias, group=ctx.group)
+            with waiting("wait for a sum"):
+                dist.all_reduce(dbias, group=ctx.group)
         return dout, dbias.to(ctx.dtype), None, None

@@ -42,6 +42,7 @@ class NetworkParts(NamedTuple):
     places: by the name of a call, the boxes of all ranks before and after a pooling.
     dtype: of the parameters. inference: only forward passes run, without gradients.
     margins: by the name of a call or input, its boxes where rows are computed twice.
+    operations: floating-point operations of a forward pass of the whole model.
     The others are those of `Network`.
     """
 
@@ -57,6 +58,7 @@ class NetworkParts(NamedTuple):
     ahead: int = 1
     inference: bool = False
     margins: Mapping[str, MarginPlace] = MappingProxyType({})
+    operations: int = 0
 
 
 def assembled(
@@ -128,4 +130,5 @@ def assembled(
         first_pass=FirstPass(made.expected, dtypes, ranks),
         replication=replication,
         inference=parts.inference,
+        operations=parts.operations,
     )

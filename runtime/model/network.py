@@ -42,6 +42,7 @@ from synth.runtime.model.live.optimizers import look_for_optimizers
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
+from synth.runtime.model.metrics import Meter, Metrics
 from synth.runtime.model.planned_words import (
     PlannedWords,
     float_inputs,
@@ -85,7 +86,7 @@ class Network(Shown):
     _original: Original | None
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
-        *("_watch", "_original", "_whole", "entry"),
+        *("_watch", "_original", "_whole", "entry", "_meter"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -112,6 +113,7 @@ class Network(Shown):
         shown = partitioned_copy(model, self.program.homes, ranks)
         template, modes = emptied(model), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
+        self._meter = Meter()
         self._watch = Watch(shown, self.program.attributes)
         seen, facts = self.program.attributes, self._watch.facts
         self._original = Original(model, seen, facts)
@@ -142,6 +144,7 @@ class Network(Shown):
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
+        made._meter = Meter(words=self.received())
         made._watch = self._watch.copied(made._shown, memo)
         made._original = None
         made._connect()
@@ -202,6 +205,7 @@ class Network(Shown):
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
             program, made, before = self._computed(call, given)
+            self._meter.add(program.operations, torch.is_grad_enabled())
         if refuses:
             made = [without_gradient(each) for each in made]
         pairs = zip(made, program.output_partitions.values(), strict=True)
@@ -401,6 +405,15 @@ class Network(Shown):
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""
         return self._programs.received()
+
+    def metrics(self) -> Metrics:
+        """What this rank did since the last call, or since the network was made.
+
+        Passes, words and bytes received, seconds of waiting and computing, and the
+        rate of operations; see `Metrics`. No rank waits for another.
+        """
+        word_bytes = self.program.dtype.itemsize
+        return self._meter.read(self.received(), word_bytes, self.ranks.size)
 
     def planned_words(
         self,

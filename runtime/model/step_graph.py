@@ -103,6 +103,7 @@ class StepGraph(Wiring):
     first_pass: compares what steps make with the traced calls.
     replication: what replicas exchange before a pass; None for one replica.
     inference: whether only forward passes run, without gradients.
+    operations: floating-point operations of a forward pass, on all ranks together.
     follows: what the modes and settings of the steps are those of; copies of a network
         share the steps.
     """
@@ -117,6 +118,7 @@ class StepGraph(Wiring):
     first_pass: FirstPass
     replication: Replication | None = None
     inference: bool = False
+    operations: int = 0
     follows: object = None
     forwards: int = 0  # passes so far; with replicas, those of all of them
 

@@ -24,6 +24,7 @@ from synth.runtime.comm.layout import (
 from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import Box, outside, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
+from synth.runtime.grid.spans import waiting
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.local_forms import fitting, whole_along
 from synth.runtime.rules.rule import needed
@@ -165,7 +166,8 @@ class Partition:
         if ranks.size > 1:
             agree = self.ranks.require_all if all_replicas else self.ranks.require
             agree(f"sum over ranks of {tuple(self.shape)}")
-            dist.all_reduce(values, op, group=ranks.group)
+            with waiting("wait for a sum"):
+                dist.all_reduce(values, op, group=ranks.group)
 
     def all_gather(self, values: torch.Tensor) -> list[torch.Tensor]:
         """The values of all ranks, which have one shape."""
@@ -174,7 +176,8 @@ class Partition:
         self.ranks.require(f"values of all ranks of {tuple(self.shape)}")
         sent = values.view(torch.uint8) if values.dtype == torch.bool else values
         told = [torch.empty_like(sent) for _ in range(self.ranks.size)]
-        dist.all_gather(told, sent, group=self.ranks.group)
+        with waiting("wait for values"):
+            dist.all_gather(told, sent, group=self.ranks.group)
         return [each.view(values.dtype) for each in told]
 
     def add(self, partial: torch.Tensor, owned: Layout) -> torch.Tensor:

@@ -14,6 +14,7 @@ from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.request import NetworkRequest, limit_of
 from synth.network.step_time.buckets import LARGEST
+from synth.network.step_time.calls import operations
 from synth.parallel.fast_plan import for_time
 from synth.parallel.first_rank import chosen_by_first
 from synth.parallel.front_end.trace_model import trace_model
@@ -213,6 +214,7 @@ class NetworkRecipe(NamedTuple):
             ahead=ahead,
             inference=self.inference,
             margins=margin_places(traced, plans, ranks) if plans else {},
+            operations=operations(network),
             **options,
         )
 

@@ -22,6 +22,7 @@ from synth.runtime.comm.layout import Layout, one_owner, replicated, split_copie
 from synth.runtime.comm.redistribute import Count, add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.scatter_gather import gather_shards
+from synth.runtime.grid.spans import waiting
 from synth.runtime.layers.steps.expression import counted_once
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.tensor.partition import Partition
@@ -80,7 +81,8 @@ def _at_home(
     assert place is not None
     if not place.layout.whole:
         if held.ranks.size > 1:
-            dist.all_reduce(part, group=held.ranks.group)
+            with waiting("wait for a sum"):
+                dist.all_reduce(part, group=held.ranks.group)
         return part if not home.copies or held.ranks.me == 0 else part * 0
     owned = one_owner(place.layout)
     total = add_boxes(part, held, owned, count)

@@ -152,6 +152,16 @@ def _computes(network: Network, node: Node, procs: int, machine: Machine) -> flo
     return compute.overhead + touched * network.word_bytes / parts / (compute.bandwidth or compute.rate)
 
 
+def operations(network: Network) -> int:
+    """Floating-point operations of a forward pass: two per multiply-add of layers, products and attention.
+
+    Those on padding zeros are counted, as `torch.utils.flop_counter` does.
+    """
+    layers = (node.layer.nest for node in network.planned if node.layer is not None)
+    products = (_products(network, n) for n in network.nodes.values() if n.divided == "product")
+    return 2 * (sum(nest.extents.size * nest.taps for nest in layers) + sum(products))
+
+
 def _products(network: Network, node: Node) -> int:
     """Multiply-adds: of a matrix product, or of attention with queries, keys and values."""
     shapes = [network.nodes[n].shape if n in network.nodes else network.input for n in node.inputs]

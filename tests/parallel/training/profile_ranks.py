@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 import synth
 
 SHAPE = 4, 3, 16, 16
+
+
+def model_of() -> nn.Sequential:
+    """Two convolutions and a product, with statistics between."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3, stride=2, groups=4)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 7 * 7, 5))
+
+
+def measured(late: float) -> dict[str, Any]:
+    """Metrics of two training steps and an evaluation, before which the last rank sleeps."""
+    model = model_of()
+    with FlopCounterMode(display=False) as counter:
+        model(torch.ones(SHAPE))
+    net: Any = synth.parallelize(model, SHAPE, plan={"h": 2}, check=False)
+    x = torch.ones(SHAPE)
+    net(x).sum().backward()
+    first, received = net.metrics(), net.received()
+    none = net.metrics()
+    for _ in range(2):
+        if dist.get_rank() == dist.get_world_size() - 1:
+            time.sleep(late)
+        net(x).sum().backward()
+    with torch.no_grad():
+        net(x)
+    found = net.metrics()
+    return {
+        "first": (first.passes, first.words == received),
+        "none": (none.passes, none.words, none.operations),
+        "passes": found.passes,
+        "words": (found.words, net.received() - received),
+        "bytes": found.bytes,
+        "operations": (found.operations, counter.get_total_flops()),
+        "seconds": (found.waiting, found.computing, found.seconds),
+        "mfu": (found.mfu(1e9), found.operations / 2 / found.seconds / 1e9),
+        "text": str(found),
+        "names": sorted(asdict(found)),
+    }
 
 
 def names() -> tuple[list[str], list[str], list[str]]:
