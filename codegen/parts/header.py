@@ -14,6 +14,7 @@ from synth.layer.axes import DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENS
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, Pass, reads, role_name
 from synth.planning.decisions import phrases
+from synth.planning.one_line import one_line
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.volume import received
@@ -45,6 +46,7 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
     use = [f"call layer() on all {plan.procs} ranks after init_process_group"]
     return [
         ("Use", use) if module else ("Run", run),
+        ("Plan", [f'--as "{one_line(plan)}"', "of `synth emit` names the schedule; change it there"]),
         *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
         *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seeded_problems import random_plan
 
+import synth
 from synth.base.errors import UsageError
 from synth.codegen import inline_runtime
 from synth.codegen import program as ir
@@ -57,6 +59,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_text_is_a_fixed_point_of_ruff_format(folder: Path) -> None:
     done = ruff("format", "--isolated", "--diff", str(folder))
     assert done.returncode == 0, done.stdout[:4000]
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_header_has_the_plan_as_a_line_that_gives_it_again(name: str) -> None:
+    made = CASES[name]
+    header = ast.get_docstring(ast.parse(render(made)))
+    assert header is not None
+    line = re.search(r'^Plan +--as "([^"]*)"', header, re.M)
+    assert line is not None
+    gradients = tuple(tensor.lower() for tensor in made.gradients)
+    given = {"pass_": made.pass_, "as_": line[1], **({"gradients": gradients} if made.later else {})}
+    again = synth.plan(made.layer, made.procs, made.limit_bytes, **given)
+    assert isinstance(again, Plan)
+    assert again.id == made.id
 
 
 def test_text_is_clean(folder: Path) -> None:

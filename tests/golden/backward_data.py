@@ -4,6 +4,8 @@ Emitted by `synth emit layers/uneven.yaml --procs 8 --stationary in --grid h=2,c
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 backward_data.py --check
+Plan   --as "h=2 c=2 k=2; In; k/2"
+       of `synth emit` names the schedule; change it there
 Nest   dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2.5D: dIn stationary, Ker and dOut streamed in 2 panels along k

@@ -4,6 +4,8 @@ Emitted by `synth emit --plan plans/backward_filter.json -o backward_filter.py` 
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 backward_filter.py --check
+Plan   --as "h=2 c=2 k=2; Ker; h/2"
+       of `synth emit` names the schedule; change it there
 Nest   dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2.5D: dKer stationary, In and dOut streamed in 2 panels along x

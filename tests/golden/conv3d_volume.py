@@ -4,6 +4,8 @@ Emitted by `synth emit layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv3d_volume.py --check
+Plan   --as "d=2 h=2 k=2; Out; c/2"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,d,h,w] += In[b,c,d+t-1,2h+r-1,w+s-1] * Ker[k,c,t,r,s]
        b=2 d=6 h=4 w=5 c=4 k=6 t=3 r=3 s=3
 Form   2D: Out stationary, In and Ker streamed in 2 panels along c (Ker rotated)

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/deep.yaml --procs 16 --memory 5KiB -o conv_2p5d.py
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=16 conv_2p5d.py --check
+Plan   --as "b=2 c=2 k=4; Out; c/16"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=2 h=8 w=8 c=32 k=16 r=3 s=3
 Form   2.5D: Out stationary, In and Ker streamed in 16 panels along c

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/small.yaml --procs 8 --panels 4 -o conv_3d.py` (pl
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_3d.py --check
+Plan   --as "b=2 c=2 k=2; Out; c/4"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
 Form   3D: Out stationary, In and Ker streamed in 4 panels along c

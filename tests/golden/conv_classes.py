@@ -4,6 +4,8 @@ Emitted by `synth emit layers/atrous.yaml --procs 4 --grid b=2,h=2 --rows h=out 
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 conv_classes.py --check
+Plan   --as "b=2 h=2; classes h=3,w=2; Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=6 h=5 w=6 c=4 k=6 r=3 s=3
 Form   2D: Out stationary, In and Ker streamed in one panel

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_grouped.py --check
+Plan   --as "g=2 h=2 k=2; Out; c/3"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,g,k,h,w] += In[b,g,c,h+r-1,w+s-1] * Ker[g,k,c,r,s]
        b=2 g=4 h=8 w=8 c=3 k=2 r=3 s=3
 Form   2D: Out stationary, In and Ker streamed in 3 panels along c

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/small.yaml --procs 8 --stationary in --panels 4 -o
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_in_stationary.py --check
+Plan   --as "b=2 c=2 k=2; In; k/4"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
 Form   3D: In stationary, Ker and Out streamed in 4 panels along k

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,w=2,k=2 --rows h=
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_input_rows.py --check
+Plan   --as "h=2 w=2 k=2; rows h=in; Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2D: Out stationary, In and Ker streamed in one panel

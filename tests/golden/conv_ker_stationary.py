@@ -4,6 +4,8 @@ Emitted by `synth emit --plan plans/ker_stationary.json -o conv_ker_stationary.p
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 conv_ker_stationary.py --check
+Plan   --as "b=2 c=2; Ker; h/2 c/2; swapped"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2.5D: Ker stationary, In and Out streamed in 2 panels along x; inner tiles along

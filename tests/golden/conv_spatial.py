@@ -4,6 +4,8 @@ Emitted by `synth emit layers/wide.yaml --procs 4 --grid h=4 -o conv_spatial.py`
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 conv_spatial.py --check
+Plan   --as "h=4; Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-3,w+s-3] * Ker[k,c,r,s]
        b=2 h=12 w=6 c=3 k=4 r=7 s=7
 Form   2D: Out stationary, In and Ker streamed in one panel

@@ -4,6 +4,8 @@ Emitted by `synth emit --plan plans/strided_tiles.json -o conv_strided_tiles.py`
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=6 conv_strided_tiles.py --check
+Plan   --as "h=2 k=3; Out; c/2 h/2"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
        b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
 Form   2D: Out stationary, In and Ker streamed in 2 panels along c; inner tiles along h

@@ -4,6 +4,8 @@ Emitted by `synth emit layers/matrix.yaml --procs 8 --panels 2 -o matmul_3d.py` 
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 matmul_3d.py --check
+Plan   --as "b=2 c=2 k=2; Out; c/2"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
 Form   3D: Out stationary, In and Ker streamed in 2 panels along c

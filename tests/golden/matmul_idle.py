@@ -5,6 +5,8 @@ Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=6 matmul_idle.py --check
        or with 7 ranks, 1 of them idle
+Plan   --as "b=3 k=2; Out; c/2"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
 Form   2D: Out stationary, In and Ker streamed in 2 panels along c (In rotated)

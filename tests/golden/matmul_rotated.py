@@ -4,6 +4,8 @@ Emitted by `synth emit layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3 -o m
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=9 matmul_rotated.py --check
+Plan   --as "b=3 k=3; Out; c/3"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=9 c=18 k=12
 Form   2D: Out stationary, In and Ker streamed in 3 panels along c (rotated)

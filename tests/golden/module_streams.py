@@ -4,6 +4,9 @@ Emitted by `synth emit --plan plans/training_streams.json --module -o module_str
 Change the plan, not this file.
 
 Use    call layer() on all 8 ranks after init_process_group
+Plan   --as "h=2 c=2 k=2; forward Out; c/3; saves In,Ker; backward-data In; k/2; reuses
+       Ker; saves Out; backward-filter Ker; reuses In,Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
        dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]

@@ -4,6 +4,9 @@ Emitted by `synth emit layers/up.yaml --procs 8 --grid h=2,c=2,k=2 --pass traini
 Change the plan, not this file.
 
 Use    call layer() on all 8 ranks after init_process_group
+Plan   --as "h=2 c=2 k=2; backward-data Out; saves Ker,Out; forward Out; reuses Ker;
+       saves In; backward-filter Out; reuses In,Out"
+       of `synth emit` names the schedule; change it there
 Layer  the backward-data pass of a conv2d: the input of the layer is dOut, its output
        dIn; the gradients of these two are Out and In
 Nest   dIn[b,c,2h+r-1,2w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]

@@ -4,6 +4,9 @@ Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass tr
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 training_3d.py --check
+Plan   --as "h=2 c=2 k=2; forward Out; saves In,Ker; backward-data Out; reuses Ker;
+       saves Out; backward-filter Out; reuses In,Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
        dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]

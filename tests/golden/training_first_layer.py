@@ -4,6 +4,8 @@ Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass tr
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 training_first_layer.py --check
+Plan   --as "h=2 c=2 k=2; forward Out; saves In; backward-filter Out; reuses In"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3

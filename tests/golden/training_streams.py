@@ -4,6 +4,9 @@ Emitted by `synth emit --plan plans/training_streams.json -o training_streams.py
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 training_streams.py --check
+Plan   --as "h=2 c=2 k=2; forward Out; c/3; saves In,Ker; backward-data In; k/2; reuses
+       Ker; saves Out; backward-filter Ker; reuses In,Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
        dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]

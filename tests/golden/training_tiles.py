@@ -4,6 +4,9 @@ Emitted by `synth emit --plan plans/training_tiles.json -o training_tiles.py` (p
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=6 training_tiles.py --check
+Plan   --as "h=2 k=3; forward Ker; h/2 c/2; saves In; backward-data Out; c/2; saves Out;
+       backward-filter In; w/2 c/2; reuses In,Out"
+       of `synth emit` names the schedule; change it there
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
        dIn[b,c,h+r-1,3w+s-2] += dOut[b,k,h,w] * Ker[k,c,r,s]
        dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,3w+s-2]
