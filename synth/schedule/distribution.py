@@ -12,7 +12,7 @@ The carried boxes of a group partition the slice of that group.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -89,7 +89,7 @@ class Distribution:
 
     def _most_taps(self, axis: Axis) -> int:
         """The most pairs (row, kernel tap) on real rows of any block along a spatial axis."""
-        return _most_taps(self.nest.windows[axis], getattr(self.nest.extents, axis), getattr(self.grid, axis))
+        return most_taps(self.nest.windows[axis], getattr(self.nest.extents, axis), getattr(self.grid, axis))
 
     @cached_property
     def load(self) -> int:
@@ -132,6 +132,12 @@ class Distribution:
     def shard_cuts(self) -> dict[Tensor, ShardCut]:
         """Tensor -> how a slice is cut among its group."""
         return {tensor: self.shard_cut(tensor) for tensor in TENSORS}
+
+    def on(self, turned: Nest) -> Distribution:
+        """The same of the nest with other axes turned. Who owns what does not depend on these."""
+        made = replace(self, nest=turned)
+        made.__dict__["shard_cuts"] = self.shard_cuts  # of a frozen class
+        return made
 
     def shard_cut(self, tensor: Tensor) -> ShardCut:
         """How a slice is cut among its group.
@@ -283,7 +289,8 @@ class Distribution:
 
 
 @lru_cache(maxsize=4096)
-def _most_taps(window: Window, extent: int, parts: int) -> int:
+def most_taps(window: Window, extent: int, parts: int) -> int:
+    """The most pairs (row, kernel tap) on real rows of any block, of so many, along a spatial axis."""
     blocks = cuts((0, extent), parts) if parts <= 4096 else [(0, 0)]
     most = max(window.taps(*block) for block in blocks)
     return most or -(-extent // parts) * window.kernel

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, wide
 from synth.layer.nest import Nest
 from synth.schedule.distribution import Distribution
 from synth.schedule.reread_rows import reached, visited
-from synth.schedule.shard_cuts import radix
+from synth.schedule.shard_cuts import ShardCut, radix
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Shares = dict[str, tuple[Any, Any]]  # dimension -> parts of a slice, and members between two of them
@@ -88,7 +89,10 @@ class Ownership:
     def of_grids(
         cls, distributions: Sequence[Distribution], grids: Array, orders: Sequence[Order], ranks: Array
     ) -> Ownership:
-        """Some ranks of several grids of one nest. grids: by (grid, axis). ranks: by (grid or 1, rank)."""
+        """Some ranks of several grids. grids: by (grid, axis). ranks: by (grid or 1, rank).
+
+        Their nests may differ in extents of axes that have no window.
+        """
         parts: Any = PerAxis(*grids.T[:, :, None])
         steps = PerAxis(*strides_of(grids, orders).T[:, :, None])
         nothing = np.zeros((1, 1), np.int32)
@@ -98,14 +102,16 @@ class Ownership:
             return nothing if count.max() == 1 else ranks // getattr(steps, axis) % count
 
         def shares_of(tensor: Tensor) -> Shares:
+            number: dict[ShardCut, int] = {}
+            which = [number.setdefault(each.shard_cuts[tensor], len(number)) for each in distributions]
             found: dict[str, Array] = {}
-            for number, each in enumerate(distributions):
-                for dim, share in radix(each.shard_cuts[tensor]).items():
-                    found.setdefault(dim, np.ones((len(grids), 2), np.int32))[number] = share
-            return {dim: (table[:, :1], table[:, 1:]) for dim, table in found.items()}
+            for cut, row in number.items():
+                for dim, share in radix(cut).items():
+                    found.setdefault(dim, np.ones((len(number), 2), np.int32))[row] = share
+            return {dim: (table[which, :1], table[which, 1:]) for dim, table in found.items()}
 
-        nest = distributions[0].nest
-        zero = nothing if max(max(nest.shapes.values())) < 2**31 else nothing.astype(np.int64)
+        nest = side_by_side([each.nest for each in distributions])
+        zero = nothing if _largest(nest) < 2**31 else nothing.astype(np.int64)
         return cls(nest, parts, at, distributions[0].lacked, shares_of, zero)
 
     def of_places(self, places: tuple[Array, ...]) -> Ownership:
@@ -284,3 +290,21 @@ def strides_of(grids: Array, orders: Sequence[Order]) -> Array:
     ordered = np.concatenate([steps[:, :1], np.cumprod(parts, axis=1, dtype=np.int32)], axis=1)[:, ::-1]
     np.put_along_axis(steps, place, ordered, axis=1)
     return steps
+
+
+def side_by_side(nests: Sequence[Nest]) -> Nest:
+    """Several nests with equal windows as one, with the extents of axes that differ by (nest, 1)."""
+    one = nests[0]
+    if all(nest is one for nest in nests):
+        return one
+    extents = np.array([nest.extents for nest in nests])
+    wide = extents.astype(np.int32 if extents.max() < 2**31 else np.int64)
+    columns: Any = {
+        axis: wide[:, at : at + 1] for at, axis in enumerate(AXES) if (extents[:, at] != extents[0, at]).any()
+    }
+    return replace(one, extents=one.extents._replace(**columns))
+
+
+def _largest(nest: Nest) -> int:
+    """The largest extent of any tensor of any of the nests that stand side by side."""
+    return max(int(np.max(size)) for shape in nest.shapes.values() for size in shape)

@@ -121,6 +121,7 @@ def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def radix(cut: ShardCut) -> dict[str, tuple[int, int]]:
     """Dimension -> (parts of a slice, members between two parts): a cut is a number of mixed radix."""
     step, result = 1, dict[str, tuple[int, int]]()

@@ -12,10 +12,13 @@ from synth.layer.layer import Layer
 from synth.network.grids.grid_family import largest_block
 from synth.network.grids.grid_table import grids_of, parts_of
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, PlacedGrid
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.word_bounds import least_words
-from synth.network.planner.candidates import GridCandidates
+from synth.network.planner import counted_grids
+from synth.network.planner.candidates import GridCandidates, search_together
+from synth.network.planner.counted_grids import count_words, see_words
 from synth.network.request import NetworkRequest
+from synth.schedule.distribution import Distribution
 
 LAYERS = (
     Layer.conv2d((8, 16, 14, 14), 32, 3, padding=1),  # uneven blocks of equal rows of In
@@ -52,22 +55,28 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
         candidates = GridCandidates(kind, request)
         grids = rng.sample(grids_of(candidates.grids.rows), min(12, len(candidates.grids.rows)))
         words = _exact(candidates, grids)
-        assert candidates._counted(GridDistributions(kind.nest, request.resident), grids) == words
+        counted = candidates.counted
+        assert counted_grids._counted([(counted, (), grids)]) == [words]
         least = least_words(kind.nest, kind, request, parts_of(np.array(grids)))
         assert (least <= words).all()
         assert (least >= [np.floor(candidates.grids.bound(grid)) for grid in grids]).all()
-        candidates._look_at(grids)
-        candidates.count(grids)
-        assert all(candidates._seen[grid] <= candidates._words[grid] for grid in grids)
+        seen = see_words({counted: grids})[counted]
+        count_words({counted: grids})
+        assert all(seen[grid] <= counted.words[grid] for grid in grids)
+        counted.know(np.arange(counted.grids.size))
         ratios += [count / bound for count, bound in zip(words, least.tolist(), strict=True) if bound]
         for grid in grids:
             fewest = dict(zip(grids, words, strict=True))[grid]
-            for turned, cut in candidates._of_turned.items():
-                if not all(candidates._may_turn(axis, getattr(grid, axis)) for axis in turned):
+            for turned, cut in counted.of_turned.items():
+                if not turned or not all(counted.may_turn(axis, getattr(grid, axis)) for axis in turned):
                     continue
                 (count,) = _exact(candidates, [grid], turned)
-                assert candidates._counted(cut, [grid]) == [count]
-                assert candidates._least_turned[turned][candidates.grids.places[grid]] <= count
+                assert counted_grids._counted([(counted, turned, [grid])]) == [[count]]
+                assert counted._least_turned[turned][candidates.grids.places[grid]] <= count
+                assert cut[grid].shard_cuts == Distribution(cut.nest, grid, resident=request.resident).shard_cuts
+                assert counted._works[turned][candidates.grids.places[grid]] == (
+                    cut[grid].load <= largest_block(kind.nest, grid).size
+                )
                 if cut[grid].load <= largest_block(kind.nest, grid).size:
                     fewest = min(fewest, count)
             assert candidates.cost(candidates.cut(PlacedGrid(grid))) == fewest
@@ -84,7 +93,7 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
         counted.placed(grids)
         costs = {grid: counted.cost(counted.cut(PlacedGrid(grid))) for grid in grids}
         selections = (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False))
-        together.search_together([(5, axes, full) for axes, full in selections])
+        search_together([together], [(5, axes, full) for axes, full in selections])
         for axes, full in selections:
             within = [
                 grid
@@ -96,6 +105,6 @@ def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
             found = candidates.best(5, axes, full=full)
             assert [placed.grid for _, placed in found] == wanted
             assert [cost for cost, _ in found] == [costs[grid] for grid in wanted]
-            assert together._best[5, axes, full] == found
-        assert together._words == candidates._words
-        assert len(candidates._words) < len(grids)
+            assert together.found[5, axes, full] == found
+        assert together.counted.words == candidates.counted.words
+        assert len(candidates.counted.words) < len(grids)

@@ -23,7 +23,7 @@ from synth.network.solve import Table
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 UNKNOWN = -1
-HELD = 128  # layer classes whose boxes are held: about 10 MB each at 4096 ranks
+HELD_BYTES = 64 << 20  # of boxes that are held: those of a layer class take about 8 MB at 4096 ranks
 
 
 class GrowingBoxes:
@@ -57,6 +57,13 @@ class GrowingBoxes:
         if tensor not in self._rows:
             self._rows[tensor] = self.bank.boxes(known)
         return self._rows[tensor]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the boxes in memory, with the words of every rank and option."""
+        bounds = [each for rows in self._rows.values() for each in (*rows.low, *rows.high)]
+        words = sum(len(rows.row[0]) * rows.low[0].shape[1] * 4 for rows in self._rows.values())
+        return words + sum(each.nbytes for each in bounds)
 
     def forget(self) -> None:
         """Give the memory of the boxes back. They are made again where they are asked for."""
@@ -161,7 +168,7 @@ class EdgePrices:
         for end in ends:
             self._held.pop(end, None)
             self._held[end] = None
-        while len(self._held) > HELD:
+        while len(self._held) > 2 and sum(self._boxes[each].held_bytes for each in self._held) > HELD_BYTES:
             oldest = next(iter(self._held))
             del self._held[oldest]
             self._boxes[oldest].forget()

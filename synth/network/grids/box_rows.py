@@ -6,6 +6,7 @@ few different rows. What is computed per row costs far less than what is compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,7 +57,8 @@ class BoxRows:
     @cached_property
     def volumes(self) -> Array:
         """Words by (option, rank)."""
-        volume: Array = np.ones(1, dtype=np.int64)
+        largest = math.prod(int(high.max()) for high in self.high)
+        volume: Array = np.ones(1, np.int32 if largest < 2**31 else np.int64)
         for low, high, row in zip(self.low, self.high, self.row, strict=True):
             rows = np.maximum(high - low, 0)
             volume = volume * (rows if len(rows) == 1 else rows[row])

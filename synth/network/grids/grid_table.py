@@ -51,9 +51,9 @@ class GridTable:
         columns = self.rows.T.tolist()
         return dict(zip(zip(*columns, strict=True), range(len(self.rows)), strict=True))
 
-    @property
+    @cached_property
     def parts(self) -> Any:
-        """The counts of the grids of the family: one array per axis."""
+        """The counts of the grids of the family."""
         return parts_of(self.rows[: self.size])
 
     @cached_property
@@ -83,9 +83,26 @@ class GridTable:
         return tuple(self.rows[:, AXES.index(axis)] for axis in X_AXES)
 
 
+class Parts(PerAxis):
+    """The counts of many grids: one array per axis."""
+
+    def kinds(self, axis: str) -> tuple[Array, Array]:
+        """The different counts along an axis, and by grid the place of its own among them."""
+        known: dict[str, tuple[Array, Array]] = self.__dict__
+        if axis not in known:
+            known[axis] = np.unique(getattr(self, axis), return_inverse=True)
+        return known[axis]
+
+    def some(self, places: Array) -> Parts:
+        """The counts of some of the grids. Some different ones may be of none of these."""
+        few = Parts(*(counts[places] for counts in self))  # type: ignore[call-overload]
+        few.__dict__.update({axis: (counts, kind[places]) for axis, (counts, kind) in self.__dict__.items()})
+        return few
+
+
 def parts_of(rows: Array) -> Any:
-    """The counts of grids that are given by (grid, axis): one array per axis."""
-    return PerAxis(*rows.T)
+    """The counts of grids that are given by (grid, axis)."""
+    return Parts(*rows.T)
 
 
 def grids_of(rows: Array) -> list[PerAxis]:

@@ -54,9 +54,20 @@ class GridDistributions(dict[PerAxis, Distribution]):
 
     def __init__(self, nest: Nest, resident: frozenset[Tensor] = frozenset()) -> None:
         self.nest, self.resident = nest, resident
+        self._plain: GridDistributions | None = None
+
+    def turned(self, axes: tuple[Axis, ...]) -> GridDistributions:
+        """Those of the nest with other loops along some axes. Their shards are the same."""
+        made = GridDistributions(self.nest.turn(axes), self.resident)
+        made._plain = self
+        return made
 
     def __missing__(self, grid: PerAxis) -> Distribution:
-        made = self[grid] = Distribution(self.nest, grid, resident=self.resident)
+        if self._plain is None:
+            made = Distribution(self.nest, grid, resident=self.resident)
+        else:
+            made = self._plain[grid].on(self.nest)
+        self[grid] = made
         return made
 
 

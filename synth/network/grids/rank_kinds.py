@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Tensor, strides
+from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor, strides
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.network.grids.owned_boxes import PlacedGrid
@@ -30,11 +30,15 @@ GROUPS: tuple[tuple[Tensor | None, tuple[Axis, ...]], ...] = (
 
 
 class CutAxis(NamedTuple):
-    """A cut axis: the extent of its loop, its window if it is spatial, and the parts."""
+    """A cut axis: the parts, of which the first are longer by one than others, and how many these are.
 
-    extent: int
-    window: Window | None
+    extent, window: of the loop along a spatial axis, where kinds depend on them; else 0 and None.
+    """
+
     parts: int
+    longer: int
+    extent: int = 0
+    window: Window | None = None
 
 
 class ShardShapes(NamedTuple):
@@ -60,10 +64,16 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
         if split:
             cuts = tuple([_cut(distribution.nest, axis, getattr(grid, axis)) for axis in split])
             shards = _shards(distribution, tensor) if tensor is not None and tensor in tensors else ()
-            places = _places_of_members(cuts, shards)
-            offset = np.array([steps[axis] for axis in split], np.int32) @ places
+            offset = _offsets(cuts, shards, tuple([steps[axis] for axis in split]))
             ranks = (ranks[:, None] + offset).reshape(-1)
     return ranks
+
+
+@lru_cache(maxsize=1 << 14)
+def _offsets(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...], steps: tuple[int, ...]) -> Array:
+    """By member of every kind, its distance from the first rank of the group. steps: by cut."""
+    found: Array = np.array(steps, np.int32) @ _places_of_members(cuts, shards)
+    return found
 
 
 def few_ranks(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]) -> Array:
@@ -71,8 +81,12 @@ def few_ranks(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[
 
     Blocks and shards are the largest at the first coordinates, and only blocks between others have two halos.
     """
-    grid, steps = placed.grid, strides(placed.grid, placed.order)
-    ranks: Array = np.zeros(1, np.int32)
+    return _few_ranks(placed.grid, placed.order)
+
+
+@lru_cache(maxsize=1 << 14)
+def _few_ranks(grid: PerAxis, order: Order) -> Array:
+    steps, ranks = strides(grid, order), np.zeros(1, np.int32)
     for axis in SPATIAL:
         places = np.arange(min(FIRST, getattr(grid, axis)), dtype=np.int32)
         ranks = (ranks[:, None] + steps[axis] * places).reshape(-1)
@@ -80,7 +94,10 @@ def few_ranks(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[
 
 
 def _cut(nest: Nest, axis: Axis, parts: int) -> CutAxis:
-    return CutAxis(getattr(nest.extents, axis), nest.windows[axis] if axis in SPATIAL else None, parts)
+    extent = getattr(nest.extents, axis)
+    if axis not in SPATIAL:
+        return CutAxis(parts, extent % parts)
+    return CutAxis(parts, extent % parts, extent, nest.windows[axis])
 
 
 @lru_cache(maxsize=4096)
@@ -92,27 +109,38 @@ def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...
         return np.stack(grid).reshape(len(cuts), -1)
     members = np.indices([each.parts for each in cuts], np.int32).reshape(len(cuts), -1)
     code: Array = np.zeros(members.shape[1], np.int64)
-    for at, (_, kind) in zip(members, kinds, strict=True):
-        code = code * len(kind) + kind[at]
+    codes = 1
+    for at, (places, kind) in zip(members, kinds, strict=True):
+        code = code * len(places) + kind[at]
+        codes *= len(places)
     for each in shards:
         part = np.arange(members.shape[1]) // each.between % each.parts
         shape = (part < each.short) * 2 + (part < each.shorter) if each.alike else part
-        code = code * (each.parts + SHAPES) + shape
-    _, first = np.unique(code, return_index=True)
-    return members[:, first]
+        shapes = SHAPES if each.alike else each.parts
+        code = code * shapes + shape
+        codes *= shapes
+    return members[:, _first_of_each(code, codes)]
+
+
+def _first_of_each(code: Array, codes: int) -> Array:
+    """The positions at which every code, a number below `codes`, comes first."""
+    if codes > 16 * len(code):  # then sorting is faster than a table
+        return np.unique(code, return_index=True)[1]
+    first: Array = np.full(codes, -1, np.intp)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    return first[first >= 0]
 
 
 @cache
-def _places(extent: int, window: Window | None, parts: int) -> tuple[Array, Array]:
-    """Coordinates along an axis, one of every kind, and the kinds of all coordinates.
+def _places(parts: int, longer: int, extent: int, window: Window | None) -> tuple[Array, Array]:
+    """Coordinates along an axis, one of every kind, and the kinds of all coordinates, numbered from 0.
 
     Rows of a block are read by at most `reach` blocks on either side of it. So coordinates that are at least
     so far from both ends of a run of equal blocks are of one kind, if blocks and rows of In shift alike.
     """
     every = np.arange(parts, dtype=np.int32)
-    longer = extent % parts  # the first blocks are longer by one than the others
     if window is None:
-        return np.array(sorted({0, longer}), np.int32), (every >= longer).astype(np.int64)
+        return np.array(sorted({0, longer}), np.int32), (every >= (longer or parts)).astype(np.int64)
     if window.divisor > 1 or window.size != window.stride * extent or (longer and window.stride > 1):
         return every, every
     before, after = window.padding, window.span - window.stride - window.padding
@@ -120,7 +148,8 @@ def _places(extent: int, window: Window | None, parts: int) -> tuple[Array, Arra
     kind = every.copy()
     for first, last in ((0, longer), (longer, parts)):  # blocks of one length
         kind[first + reach : max(0, last - reach)] = first + reach
-    return np.flatnonzero(kind == every).astype(np.int32), kind
+    places = np.flatnonzero(kind == every).astype(np.int32)
+    return places, np.searchsorted(places, kind)
 
 
 def _shards(distribution: Distribution, tensor: Tensor) -> tuple[ShardShapes, ...]:

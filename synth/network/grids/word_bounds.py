@@ -62,7 +62,7 @@ def _halo(nest: Nest, parts: Any) -> Array:
     n, rows, read = nest.extents, 1, np.ones(np.shape(parts.b), np.int64)
     for axis in SPATIAL:
         window = nest.windows[axis]
-        counts, kind = np.unique(getattr(parts, axis), return_inverse=True)
+        counts, kind = parts.kinds(axis)
         shared = np.array([shared_rows(window, count) for count in counts.tolist()], np.int64)
         rows, read = rows * window.size, read * (window.size + shared[kind])
     beyond: Array = n.b * n.g * n.c * np.maximum(0, read - rows) / (parts.x * parts.g * parts.c)
@@ -106,15 +106,15 @@ class _Along(NamedTuple):
 
 
 def _along(nest: Nest, axis: Axis, parts: Any, loaded: int) -> _Along:
-    counts: Array = getattr(parts, axis)
-    if axis not in SPATIAL:
+    counts, kind = parts.kinds(axis)
+    if axis in SPATIAL:
+        table = np.array([_rows(nest.windows[axis], count)[loaded] for count in counts.tolist()])
+    else:
         extent = getattr(nest.extents, axis)
         longer = extent % counts if loaded else np.zeros_like(counts)
         block = np.ceil(extent / counts) if loaded else extent / counts
-        return _Along(np.where(longer, longer, counts), block, block, block, block, block)
-    some, kind = np.unique(counts, return_inverse=True)
-    table = np.array([_rows(nest.windows[axis], count)[loaded] for count in some.tolist()])
-    return _Along(*table[kind].T)
+        table = np.stack([np.where(longer, longer, counts), *[block] * 5], axis=1)
+    return _Along(*(table if len(counts) == 1 else table[kind]).T)
 
 
 @cache

@@ -28,6 +28,7 @@ from synth.network.grids.box_rows import Array, distinct
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, PlacedGrid
 from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.counted_grids import count_words
 from synth.network.request import NetworkRequest
 from synth.network.solve import Pairs, Table, narrow
 
@@ -77,7 +78,8 @@ class FamilySearch:
         alone = math.fsum(self.candidates[k].proven_least() for k in self.class_of)
         if alone >= cost * (1 - EQUAL):
             return FamilyOptimum(min(alone, cost))
-        more = [each.known_least - each.proven_least() for each in self.candidates]
+        most = (cost - alone) * (1 + 2 * EQUAL)
+        more = [each.known_least(each.proven_least() + most) - each.proven_least() for each in self.candidates]
         places, left_out = self._kept(more, alone, cost, FEW_RANKS)
         if places is None:
             return FamilyOptimum(alone)
@@ -143,8 +145,8 @@ class FamilySearch:
 
     def _counted(self, placed: Sequence[Sequence[PlacedGrid]]) -> list[list[PlacedGrid]]:
         """The same options with exact words, in the cut of rows that moves the fewest."""
-        for each, row in zip(self.candidates, placed, strict=True):
-            each.count(list(dict.fromkeys(option.grid for option in row)))
+        rows = zip(self.candidates, placed, strict=True)
+        count_words({each.counted: [option.grid for option in row] for each, row in rows})
         return [list(map(each.cut, row)) for each, row in zip(self.candidates, placed, strict=True)]
 
     def _tables(

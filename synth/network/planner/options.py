@@ -16,6 +16,7 @@ from synth.layer.axes import AXES, PerAxis
 from synth.network.graph import Node
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.planner.candidates import GridCandidates, x_grid
+from synth.network.planner.counted_grids import count_words
 from synth.network.planner.uniform import nearest, uniform_grids
 from synth.network.request import NetworkRequest
 from synth.search.strategies import STRATEGIES
@@ -43,7 +44,7 @@ def options(
     candidates: one entry per class. neighbours: class -> the classes whose layers are near its layers.
     """
     own = [[placed.grid for _, placed in _own_best(each, request.options_per_layer)] for each in candidates]
-    result = []
+    found = []
     for position, each in enumerate(candidates):
         grids = dict.fromkeys(own[position])
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
@@ -52,9 +53,13 @@ def options(
             grids.update(dict.fromkeys(each.with_x(x, 1)))
         for x in ranked[: request.options_per_layer // 3]:
             grids.update(dict.fromkeys(each.with_x(x, 2)))
-        placed = each.placed(list(grids))
-        result.append([LayerOption(p, each.cost(p)) for p in placed])
-    return result
+        found.append(list(grids))
+    if request.objective == "words":
+        count_words({each.counted: grids for each, grids in zip(candidates, found, strict=True)})
+    return [
+        [LayerOption(p, each.cost(p)) for p in each.placed(grids)]
+        for each, grids in zip(candidates, found, strict=True)
+    ]
 
 
 def _ranked_x_grids(neighbours: Sequence[Sequence[PerAxis]]) -> list[PerAxis]:
@@ -114,9 +119,14 @@ def options_within(
         axes: _more_grids(candidates, neighbours, layers, axes, table, count)
         for axes, table in tables.items()
     }
+    if candidates[0].request.objective == "words":
+        count_words(
+            {
+                each.counted: [grid for new in more.values() for grid in new[position]]
+                for position, each in enumerate(candidates)
+            }
+        )
     for position, each in enumerate(candidates):
-        if each.request.objective == "words":
-            each.count(list(dict.fromkeys(grid for new in more.values() for grid in new[position])))
         for axes, table in tables.items():
             table[position] += [LayerOption(p, each.cost(p)) for p in each.placed(more[axes][position])]
     return found

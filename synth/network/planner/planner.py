@@ -20,7 +20,7 @@ from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, GridDistributions, 
 from synth.network.plan.idle import BusyStep
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
-from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.candidates import GridCandidates, search_together
 from synth.network.planner.family_optimum import EQUAL, FamilyOptimum, FamilySearch, with_edges
 from synth.network.planner.margins_of_plan import row_grids, with_margins
 from synth.network.planner.memory_ladder import cheapest_within, limited_plans, without_prefetch
@@ -125,8 +125,9 @@ class _NetworkPlanner:
             for node in self.nodes
         ]
         self.classes = list(dict.fromkeys(self.node_classes))
-        self.class_of = [self.classes.index(each) for each in self.node_classes]
-        self.layers = [self.class_of.count(index) for index in range(len(self.classes))]
+        position = {each: index for index, each in enumerate(self.classes)}
+        self.class_of = [position[each] for each in self.node_classes]
+        self.layers = np.bincount(self.class_of).tolist()
         self.distributions = [GridDistributions(each.nest, request.resident) for each in self.classes]
         self.prices = EdgePrices(network, request, self.classes, self.class_of, self.distributions)
         self.memory = PlanMemory(self.nodes, self.node_classes, request)
@@ -299,8 +300,8 @@ class _NetworkPlanner:
                 found |= options_within(self.candidates, near, self.layers, [axes])
             return found
         own = [(self.request.options_per_layer, "", full) for full in (False, True)]
-        for candidates in self.candidates:
-            candidates.search_together([*own, *((OPTIONS_OF_STRATEGY, axes, False) for axes in by_length)])
+        selections = [*own, *((OPTIONS_OF_STRATEGY, axes, False) for axes in by_length)]
+        search_together(self.candidates, selections)
         return options_within(self.candidates, near, self.layers, by_length)
 
     def _single_strategies(self, of_axes: dict[str, OptionTable | int]) -> list[SingleStrategy]:
