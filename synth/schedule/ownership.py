@@ -105,8 +105,8 @@ class Ownership:
             number: dict[ShardCut, int] = {}
             which = [number.setdefault(each.shard_cuts[tensor], len(number)) for each in distributions]
             found: dict[str, Array] = {}
-            for cut, row in number.items():
-                for dim, share in radix(cut).items():
+            for shares, row in number.items():
+                for dim, share in radix(shares).items():
                     found.setdefault(dim, np.ones((len(number), 2), np.int32))[row] = share
             return {dim: (table[which, :1], table[which, 1:]) for dim, table in found.items()}
 

@@ -34,7 +34,7 @@ def planned(seed: int) -> NetworkPlan:
 
 
 def said(plan: NetworkPlan) -> list[object]:
-    """The id, the words and the lower bound of a plan. The id covers grids, orders and memory of all layers."""
+    """The id, the words and the lower bound of a plan. The id covers grids, orders and memory of layers."""
     return [plan.to_json()["digest"], plan.cost, plan.lower_bound]
 
 

@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 from counted_work import at_most
+from random_networks import distinct_layers
 
+from synth.network.edges import edge_prices
 from synth.network.file import parse_network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
@@ -67,3 +69,24 @@ def test_30_layers_are_planned_within_a_minute_of_processor_time() -> None:
     began = time.process_time()
     plan_network(parse_network(chain(30), "chain.yaml"), NetworkRequest(PROCS, training=True))
     assert time.process_time() - began < 60
+
+
+@pytest.mark.slow
+def test_distinct_layers_are_planned_in_linear_time() -> None:
+    """Seconds per layer differ between machines; that twice the layers take twice the time does not."""
+    seconds = []
+    for count in (250, 500):
+        network, began = parse_network(distinct_layers(count), "distinct.yaml"), time.process_time()
+        plan = plan_network(network, NetworkRequest(4096))
+        seconds.append(time.process_time() - began)
+        assert len(set(plan.layer_classes)) == count
+    assert seconds[1] < 3 * seconds[0]
+
+
+def test_boxes_of_few_classes_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are forgotten are made again, so a plan does not depend on it."""
+    network, request = parse_network(chain(6), "chain.yaml"), NetworkRequest(64, training=True)
+    plan = plan_network(network, request)
+    monkeypatch.setattr(edge_prices, "HELD_BYTES", 0)
+    made = plan_network(network, request)
+    assert (made.cost, made.placed_grids) == (plan.cost, plan.placed_grids)

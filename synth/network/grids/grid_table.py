@@ -95,7 +95,8 @@ class Parts(PerAxis):
 
     def some(self, places: Array) -> Parts:
         """The counts of some of the grids. Some different ones may be of none of these."""
-        few = Parts(*(counts[places] for counts in self))  # type: ignore[call-overload]
+        columns: Any = self
+        few = Parts(*(counts[places] for counts in columns))
         few.__dict__.update({axis: (counts, kind[places]) for axis, (counts, kind) in self.__dict__.items()})
         return few
 

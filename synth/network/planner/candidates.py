@@ -290,11 +290,11 @@ def search_together(candidates: Sequence[GridCandidates], selections: Sequence[S
             for selection in selections
             if selection not in each.found
         ]
-        while running := [each for each in running if not each.ended]:
-            count_words(_by_class(each for each in running if each.exact))
-            seen = see_words(_by_class(each for each in running if not each.exact))
-            for each in running:
-                each.go_on(seen.get(each.candidates.counted))
+        while running := [search for search in running if not search.ended]:
+            count_words(_by_class(search for search in running if search.exact))
+            seen = see_words(_by_class(search for search in running if not search.exact))
+            for search in running:
+                search.go_on(seen.get(search.candidates.counted))
 
 
 def _by_class(running: Iterable[_Running]) -> dict[CountedGrids, list[PerAxis]]:

@@ -37,10 +37,10 @@ Some = tuple["CountedGrids", Turned, Sequence[PerAxis]]  # grids of a class with
 class CountedGrids:
     """The words of the grids of one class: lower bounds of all, and exact ones of those that were asked for.
 
-    rows: the family, by (grid, axis). input_rows: whether the layer may be cut by input rows. words: grid ->
-    the fewest words that its most-receiving rank receives, and cut: the turned axes with which it does, if
-    there are any. seen: (turned axes, grid) -> words that a few of its ranks receive at most. least: by place,
-    lower bounds of the words of a grid, however it is cut; unknown until `know` is called.
+    input_rows: whether the layer may be cut by input rows. words: grid -> the fewest words that its
+    most-receiving rank receives, and cut: the turned axes with which it does, if there are any. seen: turned
+    axes -> grid -> words that a few of its ranks receive at most. least: by place, lower bounds of the words
+    of a grid, however it is cut; unknown until `know` is called.
     """
 
     def __init__(
@@ -137,8 +137,10 @@ class CountedGrids:
 
 
 def count_words(asked: Asked) -> None:
-    """Count the exact words of grids of several classes together. An axis is cut by input rows where that
-    moves fewer words and is no more work for any process."""
+    """Count the exact words of grids of several classes together.
+
+    An axis is cut by input rows where that moves fewer words and is no more work for any process.
+    """
     new = [(each, [g for g in dict.fromkeys(grids) if g not in each.words]) for each, grids in asked.items()]
     new = [(each, grids) for each, grids in new if grids]
     words = [
@@ -166,7 +168,7 @@ def count_words(asked: Asked) -> None:
 
 
 def see_words(asked: Asked) -> dict[CountedGrids, dict[PerAxis, int]]:
-    """By class, the words that grids receive at least: those of a few of their ranks, however they are cut."""
+    """By class, what grids receive at least: the words of a few of their ranks, however they are cut."""
     some: list[Some] = [(each, (), list(dict.fromkeys(grids))) for each, grids in asked.items()]
     _see(some)
     found = [{grid: each.seen[()][grid] for grid in grids} for each, _, grids in some]
@@ -183,7 +185,11 @@ def see_words(asked: Asked) -> dict[CountedGrids, dict[PerAxis, int]]:
 
 def _see(some: Sequence[Some]) -> None:
     """Count the words of a few ranks of the grids that have not been looked at yet."""
-    new = [(each, turned, [g for g in grids if g not in each.seen[turned]]) for each, turned, grids in some if grids]
+    new = [
+        (each, turned, [g for g in grids if g not in each.seen[turned]])
+        for each, turned, grids in some
+        if grids
+    ]
     for (each, turned, grids), words in zip(new, _counted(new, exact=False), strict=True):
         each.seen[turned].update(zip(grids, words, strict=True))
 
@@ -207,7 +213,9 @@ def _counted(some: Sequence[Some], exact: bool = True) -> list[list[int]]:
         ranks_of = ranks_of_kinds if exact else few_ranks
         ranks = [ranks_of(*pair, tensors) for pair in zip(placed, owners, strict=True)]
         for part in _parts([len(each) for each in ranks]):
-            words = _words(one, *([each[i] for i in part] for each in (placed, owners, ranks)))
+            words = _words(
+                one, [placed[i] for i in part], [owners[i] for i in part], [ranks[i] for i in part]
+            )
             for i, number in zip(part, words, strict=True):
                 position, at = where[i]
                 found[position][at] = number
@@ -230,9 +238,7 @@ def _parts(sizes: Sequence[int]) -> Iterator[list[int]]:
 def _words(
     one: CountedGrids, placed: Sequence[PlacedGrid], owners: Sequence[Distribution], ranks: Sequence[Array]
 ) -> list[int]:
-    boxes = OwnedBoxes(
-        owners[0].nest, placed, one.request.procs, distributions=owners, ranks=padded(ranks)
-    )
+    boxes = OwnedBoxes(owners[0].nest, placed, one.request.procs, distributions=owners, ranks=padded(ranks))
     passes = one.layer_class.passes(one.request.training)
     words: list[int] = boxes.words(passes, one.layer_class.weighted, one.request.saves)[0].tolist()
     return words

@@ -79,7 +79,9 @@ class FamilySearch:
         if alone >= cost * (1 - EQUAL):
             return FamilyOptimum(min(alone, cost))
         most = (cost - alone) * (1 + 2 * EQUAL)
-        more = [each.known_least(each.proven_least() + most) - each.proven_least() for each in self.candidates]
+        more = [
+            each.known_least(each.proven_least() + most) - each.proven_least() for each in self.candidates
+        ]
         places, left_out = self._kept(more, alone, cost, FEW_RANKS)
         if places is None:
             return FamilyOptimum(alone)

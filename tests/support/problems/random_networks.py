@@ -65,11 +65,12 @@ class _Builder:
     def smaller(self) -> None:
         """Half of the rows, by a pooling or by a stride; every other row group by group."""
         if self.rows < 12:
-            return self.plain()
+            self.plain()
+            return
         self.rows = (self.rows + 1) // 2
         if self.draw.random() < 0.5:
             self.planned += 1
-            self.lines.append(f"  - pool: {{kernel: 3, stride: 2, padding: 1}}")
+            self.lines.append("  - pool: {kernel: 3, stride: 2, padding: 1}")
         else:
             self._conv(self._width(), 3, stride=2)
 
