@@ -63,7 +63,7 @@ class GrowingBoxes:
         """Bytes of the boxes in memory, with the words of every rank and option."""
         bounds = [each for rows in self._rows.values() for each in (*rows.low, *rows.high)]
         words = sum(len(rows.row[0]) * rows.low[0].shape[1] * 4 for rows in self._rows.values())
-        return words + sum(int(each.nbytes) for each in bounds)
+        return int(words + sum(each.nbytes for each in bounds))
 
     def forget(self) -> None:
         """Give the memory of the boxes back. They are made again where they are asked for."""
