@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from synth.parallel.input.feed import feed
     from synth.parallel.input.order import sampler
     from synth.parallel.input.samples import open_samples
-    from synth.parallel.parallelize import parallelize, plan_model
+    from synth.parallel.parallelize import parallelize
+    from synth.parallel.plan_model import plan_model
     from synth.parallel.self_check.check import check
     from synth.parallel.vae import parallelize_vae
     from synth.planning.comparison import compare
@@ -121,7 +122,7 @@ _HOMES = {
     "parallelize": ("synth.parallel.parallelize", "parallelize"),
     "parallelize_vae": ("synth.parallel.vae", "parallelize_vae"),
     "plan": ("synth.network.layer_or_network", "plan"),
-    "plan_model": ("synth.parallel.parallelize", "plan_model"),
+    "plan_model": ("synth.parallel.plan_model", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),
     "predict": ("synth.prediction.public", "predict"),
     "Prediction": ("synth.prediction.prediction", "Prediction"),

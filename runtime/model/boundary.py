@@ -13,9 +13,8 @@ from synth.runtime.comm.redistribute import sum_gradient
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.tensor import dtensor
-from synth.runtime.tensor.boundary import FromLocal
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import FromLocal, PartitionedTensor
 
 
 def entered(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from synth.base.atomic_write import write_bytes
 from synth.base.errors import InputError, UsageError
 from synth.base.user_files import MOST_JSON, read_text
+from synth.parallel.step_costs import step_costs
 from synth.runtime.grid.log import LOG
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dic
     found: dict[str, Any] | None = everyone.from_first(known)
     if found is not None:
         return found
-    from synth.parallel.step_costs import step_costs
     from synth.runtime.model.undisturbed import single_precision
     from synth.runtime.program.first_use import measure
 

@@ -25,20 +25,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from synth.base.doors import Door, entered_by
 from synth.base.errors import UsageError
-from synth.machine.file import load_machine
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.planner.planner import plan_network
 from synth.network.request import check_batch_norm
 from synth.parallel.fast_plan import objective_of
-from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.layer_planner import How
-from synth.parallel.layer_plans import LayerPlans
+from synth.parallel.machine_here import measured_here
 from synth.parallel.members import ranks_of
-from synth.parallel.mode import check_mode, require_inference
+from synth.parallel.mode import require_inference
 from synth.parallel.plan_digest import digest_of_plan
-from synth.parallel.planned_words import planned_words, require_few
-from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, within
+from synth.parallel.recipe import NetworkRecipe, prepared_model
 from synth.parallel.self_check.automatic import require_as_model, when_to_check
 
 if TYPE_CHECKING:
@@ -46,9 +42,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from synth.parallel.front_end.trace_model import TracedModel
     from synth.runtime.model.network import Network
-    from synth.runtime.model.planned_words import PlannedWords
     from synth.runtime.tracing.inputs import Inputs
 
 
@@ -177,91 +171,13 @@ def parallelize(
             ahead,
             options,
             mode == "inference",
-            chosen_objective,
+            measured_here if chosen_objective == "time" else None,
             prepare,
             outputs == "whole",
             float(recompute),
-            when,
+            partial(require_as_model, when) if when else None,
         )
         inputs = Inputs.of(input)
         asked = model, inputs, prepared.traced, members.everyone, mode == "inference", batch_norm
         require_as_model(when, *asked)
         return adopt(recipe.network(model, inputs.without_examples(), prepared))
-
-
-@entered_by(Door.MODEL)
-def plan_model(
-    model: nn.Module,
-    input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
-    procs: int,
-    *,
-    memory: int | str | None = None,
-    axes: str = "",
-    input_gradient: bool = False,
-    objective: str = "words",
-    machine: str | os.PathLike[str] | None = None,
-    batch_norm: Literal["global", "local"] = "global",
-    mode: str = "training",
-    whole_weights: bool = False,
-    recompute: float = 0.0,
-) -> NetworkPlan:
-    """A training plan of all layers of a model together: the fewest words in layers and between them.
-
-    objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
-    memory: bytes per process, of all that a step holds: `plan.held_bytes` fits it. None: the memory of the
-        machine, if one is named. The passes of a layer save what they have gathered for later passes, if
-        that fits; otherwise only dOut is saved, by backward-data for backward-filter.
-    axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
-        all axes.
-    input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
-        before them make that of their weights alone.
-    batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, and its seconds.
-    mode: "training", or "inference" for a forward pass with resident weights.
-    whole_weights: for time, whether ranks may hold whole slices of weights, as with DDP, where that is
-        faster and fits; `plan.whole` then tells by layer.
-    recompute: as for `parallelize`; `plan.margins` then tells what ranks compute.
-
-    Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
-    argument, `InputError` for a wrong machine file.
-    """
-    from synth.runtime.grid.rules.processors import this_processor
-    from synth.runtime.model.templates import emptied
-    from synth.runtime.tracing.inputs import Inputs
-    from synth.runtime.tracing.plain_model import uncompiled
-
-    model = uncompiled(model)
-    check_mode(mode)
-    where, here = None if machine is None else load_machine(machine), this_processor()
-    request = request_of(
-        mode == "inference",
-        procs=procs,
-        objective=objective,
-        machine=where,
-        axes=axes,
-        strict_axes=False,
-        input_gradient=input_gradient,
-        batch_norm=batch_norm,
-        whole_weights=whole_weights,
-        processors=(here,) if where is None and here else (),
-        recompute=recompute,
-    )
-    traced = trace_model(model, input)
-    plan = plan_network(traced.network, within(request, memory))
-    return replace(
-        plan, words_of=partial(_words_of, emptied(model), Inputs.of(input).without_examples(), traced)
-    )
-
-
-def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:
-    """The words of all calls of a model without values, on ranks that do not run."""
-    from synth.runtime.grid.ranks import AbsentRanks
-
-    request = plan.request
-    require_few(request.procs)
-    options = {"check_finite": False, "batch_norm": request.batch_norm}
-    inference = request.resident_weights
-    asked = request.input_gradient and not inference
-    ranks = AbsentRanks.numbered(request.procs)
-    recipe = NetworkRecipe(ranks, None, asked, None, options, inference)
-    parts = recipe.parts(inputs, PreparedModel(traced, {}, LayerPlans.of(plan), True))
-    return planned_words(model, parts, ranks, asked)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.base.doors import Door, entered_by
 from synth.base.errors import UsageError
@@ -21,7 +21,6 @@ from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans
-from synth.parallel.machine_here import measured_here
 from synth.parallel.margin_places import margin_places
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.planning.plan import Plan
@@ -89,10 +88,11 @@ def prepared_model(
 class NetworkRecipe(NamedTuple):
     """How `parallelize` plans a model, for its first shape and for others.
 
-    options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
-    prepare: reads a model and the user's plan again, for a model that was changed. whole: whether outputs are
-    whole on every rank. recompute: extra work of the busiest rank, as a fraction, on rows that others own.
-    check: whether what is called first later is compared with the model, as `parallelize` compares `forward`.
+    options: of `NetworkParts`. inference: whether only forward passes run. measured: measures the machine of
+    some ranks, for the fewest seconds on it; None for the fewest words. prepare: reads a model and the user's
+    plan again, for a model that was changed. whole: whether outputs are whole on every rank. recompute: extra
+    work of the busiest rank, as a fraction, on rows that others own. compare: compares what is called first
+    later with the model, as `parallelize` compares `forward`; None where nobody does.
     """
 
     members: Ranks
@@ -101,11 +101,11 @@ class NetworkRecipe(NamedTuple):
     ahead: int | None
     options: dict[str, Any]
     inference: bool = False
-    objective: str = "words"
+    measured: Callable[[Ranks, torch.device, torch.dtype], dict[str, Any]] | None = None
     prepare: Callable[..., PreparedModel] | None = None
     whole: bool = False
     recompute: float = 0.0
-    check: bool | Literal["auto"] = False
+    compare: Callable[..., None] | None = None
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -157,15 +157,14 @@ class NetworkRecipe(NamedTuple):
 
         template: without values. network: which has them.
         """
-        from synth.parallel.self_check.automatic import require_as_model
         from synth.runtime.model.self_check.samples import with_values
 
-        if self.check is False:
+        if self.compare is None:
             return
         ranks = self.members.everyone
         model = with_values(template, network, traced.device, ranks.me == 0)
         asked = ranks, self.inference, self.options["batch_norm"]
-        require_as_model(self.check, model, inputs, traced, *asked)
+        self.compare(model, inputs, traced, *asked)
 
     def parts(self, inputs: Inputs, prepared: PreparedModel) -> NetworkParts:
         """What the network is made of for some inputs. All ranks call this."""
@@ -182,8 +181,8 @@ class NetworkRecipe(NamedTuple):
             asked["processors"] = processors_of(members)
             asked["recompute"] = self.recompute
             request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
-            if self.objective == "time" and ranks > 1 and not self.inference:
-                request = for_time(request, measured_here(members, traced.device, traced.dtype))
+            if self.measured and ranks > 1 and not self.inference:
+                request = for_time(request, self.measured(members, traced.device, traced.dtype))
             plans = chosen_by_first(network, within(request, memory), members)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}

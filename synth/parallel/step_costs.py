@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from synth.parallel.plan_model import plan_model
+from synth.parallel.recipe import NetworkRecipe, prepared_model
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -44,8 +47,6 @@ def _of_a_layer(ranks: Ranks) -> float:
     import torch
     from torch import nn
 
-    from synth.parallel.parallelize import plan_model
-
     channels = CHANNELS * ranks.size
     convs = [nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(PAIRS)]
     model, shape = nn.Sequential(*convs), (2, channels, 2, 2)
@@ -74,7 +75,6 @@ def _of_a_network(
     """Processor seconds of a training step of a model, without an update."""
     import torch
 
-    from synth.parallel.recipe import NetworkRecipe, prepared_model
     from synth.runtime.tracing.inputs import Inputs
 
     options: dict[str, Any] = {"refuse": False, "bucket_bytes": None, "check_finite": False}

@@ -21,7 +21,7 @@ from synth.network.step_time.between import Between, between
 from synth.network.step_time.calls import call_costs
 from synth.network.step_time.layer_times import layer_times
 from synth.network.write import network_text
-from synth.parallel.parallelize import plan_model
+from synth.parallel.plan_model import plan_model
 
 NORMED = """
 network: normed

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from synth.runtime.tensor.boundary import ToLocal
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedTensor, ToLocal
 
 
 class Held(NamedTuple):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from synth.runtime.comm.group_tree import combined
 from synth.runtime.grid.boxes import Box, overlap, volume, within
-from synth.runtime.model.network import Network
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
+
+if TYPE_CHECKING:
+    from synth.runtime.model.network import Network
 
 # parameter or buffer, region, replica; -1 for what all replicas have
 Region = tuple[str, Box, int]

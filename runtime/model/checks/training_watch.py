@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,9 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
 from synth.runtime.grid.local_processes import is_orphan
 from synth.runtime.grid.ranks import Ranks, use_of
-from synth.runtime.model.network import Network
+
+if TYPE_CHECKING:
+    from synth.runtime.model.network import Network
 
 AWAY, WAITING = 1, 2  # what the main thread does: something else, or a collective
 LIBRARIES = tuple(

@@ -110,3 +110,6 @@ def rule_of(func: Any) -> Rule:
         return gathered
     known = torch.Tag.pointwise in func.tags or name.rstrip("_") in UNTAGGED
     return pointwise.pointwise if known else gathered
+
+
+PartitionedTensor._operations = staticmethod(dispatch)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 from synth.layer.axes import LACKS
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import slice_words
-from synth.network.plan.plan import NetworkPlan
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
-from synth.search.tiling_search import TilingChoice
+
+if TYPE_CHECKING:
+    from synth.network.plan.plan import NetworkPlan
+    from synth.search.tiling_search import TilingChoice
 
 
 def moved_words(plan: NetworkPlan) -> int:

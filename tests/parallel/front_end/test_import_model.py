@@ -20,7 +20,7 @@ from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.parallel.front_end.import_model import import_model, make_model
 from synth.parallel.front_end.trace_model import trace_model
-from synth.parallel.parallelize import plan_model
+from synth.parallel.plan_model import plan_model
 
 
 class Next(nn.Module):

@@ -17,7 +17,8 @@ from torch import nn
 
 from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.machine_here import measured_here
-from synth.parallel.parallelize import parallelize, plan_model
+from synth.parallel.parallelize import parallelize
+from synth.parallel.plan_model import plan_model
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.program import first_use
 

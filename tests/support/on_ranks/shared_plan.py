@@ -26,5 +26,5 @@ def shared_plan(model: Any, shape: tuple[int, ...], **options: Any) -> NetworkPl
     def searched(network: Network, request: NetworkRequest) -> NetworkPlan:
         return from_first(partial(plan_network, network, request), ranks)
 
-    with mock.patch.object(importlib.import_module("synth.parallel.parallelize"), "plan_network", searched):
+    with mock.patch.object(importlib.import_module("synth.parallel.plan_model"), "plan_network", searched):
         return synth.plan_model(model, shape, ranks.size, **options)
