@@ -15,7 +15,6 @@ from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.local_calls import RESHAPES
-from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.local_forms import reshape_groups
 from synth.runtime.rules.position_blocks import (
@@ -24,6 +23,7 @@ from synth.runtime.rules.position_blocks import (
     divided_blocks,
     joined_blocks,
 )
+from synth.runtime.rules.row_calls import MovedRows
 from synth.runtime.tracing.expressions import is_expression
 
 ATTENTION = "scaled_dot_product_attention"
@@ -144,7 +144,7 @@ class _Reader:
             case "groupnorm" | "instancenorm" | "batchnorm":
                 place = dim if dim > 1 else None
             case "reindex":
-                place = self._moved(call, dim)
+                place = self._moved(self.operators.operator(call).form, dim)
             case "local":
                 return self._reshaped(call, dim)
             case "product":
@@ -169,10 +169,10 @@ class _Reader:
         place = dim - (len(call.out) - len(extents))
         return place < 0 or (extents[place] == 1 and call.out[dim] > 1)
 
-    def _moved(self, call: Call, dim: int) -> int | None:
+    @staticmethod
+    def _moved(moved: MovedRows, dim: int) -> int | None:
         """Where positions are if their rows stay."""
-        moved = moved_rows(call)
-        if moved is None or not moved.maps[dim].plain:
+        if not moved.maps[dim].plain:
             return None
         return dim if moved.dims is None else moved.dims.index(dim)
 

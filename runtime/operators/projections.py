@@ -26,7 +26,7 @@ from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.alike_positions import ATTENTION
 from synth.runtime.operators.call import Call
-from synth.runtime.operators.products import Product, product_of
+from synth.runtime.operators.products import Product
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.products import Dims, best_layout, wanted
 
@@ -112,7 +112,7 @@ class Projections:
 
         planned: the layout of keys and values in the plan.
         """
-        product = product_of(self.operators.call(asked.node))
+        product: Product | None = self.operators.form(asked.node, "product")
         sizes = {tuple(self._layer(each).weight.shape) for each in asked.layers}
         query, source = layouts.get(asked.chains[0][0].name), gather.source
         if product is None or query is None or len(sizes) > 1:

@@ -21,13 +21,11 @@ from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import OnShards, Step
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call
-from synth.runtime.operators.local_calls import RESHAPES, local_form
-from synth.runtime.operators.moved_rows import moved_rows
-from synth.runtime.operators.products import product_of
-from synth.runtime.operators.reductions import reduction_of
+from synth.runtime.operators.local_calls import RESHAPES
+from synth.runtime.operators.products import Product
 from synth.runtime.operators.table import Kind, Operator
 from synth.runtime.rules.access import Same, aligned
-from synth.runtime.rules.local_forms import flattened, within_boxes
+from synth.runtime.rules.local_forms import LocalForm, flattened, within_boxes
 from synth.runtime.rules.movement import joined, permuted, reindexed
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.pooling import pool, scaled
@@ -70,23 +68,19 @@ def choose_step(
     source, module = next(iter(inputs.values())), operator.module
     count = counter(call.name)
     if operator.kind == "reduction":
-        form = reduction_of(call)
-        assert form is not None
-        return Reduction(form, source, batch_norms.groups, count)
+        return Reduction(operator.form, source, batch_norms.groups, count)
     if operator.kind == "prelu":
         boxes = _broadcast(call, source, module.weight.shape)
         held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
         return Pulled(pointwise([source], functional.prelu), count, held)
     if operator.kind == "cat":
-        joined_parts = call.joined()
-        assert joined_parts is not None
-        parts, dim = joined_parts
+        parts, dim = operator.form
         counts = [counter(f"{call.name} <- {part.name}") for part in parts]
         places = [call.inputs.index(part) for part in parts]
         layouts = [inputs[part] for part in parts]
         return Pulled(joined(layouts, dim, places, wanted), counts)
     if operator.kind == "product":
-        return _product(call, inputs, count)
+        return _product(call, operator.form, inputs, count)
     if operator.kind in ("elementwise", "same"):
         return _elementwise(call, list(inputs.values()), count)
     rule = _rule(call, operator, source, wanted)
@@ -105,11 +99,9 @@ def _rule(
         case "flatten":
             return flattened(source)
         case "reindex":
-            moved = moved_rows(call)
-            assert moved is not None
-            return reindexed(source, moved.maps, moved.value, moved.dims)
+            return reindexed(source, *operator.form)
         case "local":
-            return _local(call, source)
+            return _local(call, operator.form, source)
         case "permute":
             return permuted(source, call.order())
         case _:
@@ -152,10 +144,10 @@ def _settings_of(module: nn.Module) -> tuple[str, ...]:
     return tuple(n for n in vars(module) if not n.startswith("_") and n not in kept)
 
 
-def _product(call: Call, inputs: Mapping[fx.Node, Layout], count: Count) -> Step | None:
+def _product(
+    call: Call, found: Product, inputs: Mapping[fx.Node, Layout], count: Count
+) -> Step | None:
     """A step that ranks divide over dimensions along which the call is independent."""
-    found = product_of(call)
-    assert found is not None
     pairs = list(zip(found.operands, found.dims, strict=True))
     sources = [(inputs[node], dims) for node, dims in pairs if node in inputs]
     layout = best_layout(call.out, sources, found.cut)
@@ -182,10 +174,8 @@ def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
     return needed(out, shape, (Same(1),) if slopes else aligned(shape, out.whole))
 
 
-def _local(call: Call, source: Layout) -> Rule:
+def _local(call: Call, form: LocalForm, source: Layout) -> Rule:
     """A reshape, or a function along dimensions, of boxes that are whole there."""
-    form = local_form(call)
-    assert form is not None
     if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
         return within_boxes(source, form, lambda box: box)
     return within_boxes(source, form, call.filled(in_place=False))

@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.rows.reduction import ReductionForm
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.functional import (
     BATCH_NORMS,
@@ -34,7 +33,6 @@ from synth.runtime.rules.pooling import (
     MAX_POOLS,
 )
 from synth.runtime.rules.resizing import LINEAR, NEAREST
-from synth.runtime.rules.row_calls import MovedRows
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[
@@ -88,10 +86,15 @@ FUNCTIONS: dict[str, Kind] = {  # without the _ of functions that act in place
 
 @dataclass(frozen=True)
 class Operator:
-    """What a call does; `module`, if any, is the layer of torch.nn that does it."""
+    """What a call does; `module`, if any, is the layer of torch.nn that does it.
+
+    form: how, as the recogniser of the kind has it (`MovedRows`, `ReductionForm`,
+        `LocalForm`, `Product`); of a concatenation its parts and its dimension.
+    """
 
     kind: Kind
     module: Any = None
+    form: Any = field(default=None, compare=False)
 
 
 GATHERED = Operator("gathered")
@@ -116,15 +119,10 @@ class Operators:
             self.calls[node] = given, made
         return self.calls[node][1]
 
-    @staticmethod
-    def moved_rows(call: Call) -> MovedRows | None:
-        """What a call of the kind "reindex" does."""
-        return moved_rows(call)
-
-    @staticmethod
-    def reduction(call: Call) -> ReductionForm | None:
-        """What a call of the kind "reduction" does."""
-        return reduction_of(call)
+    def form(self, node: fx.Node, kind: Kind) -> Any:
+        """How a call does what it does; None for calls of another kind."""
+        found = self.operator(self.call(node))
+        return found.form if found.kind == kind else None
 
     def operator(self, call: Call) -> Operator:
         """What a call does. An expression is none of these: see `is_expression`.
@@ -144,19 +142,28 @@ class Operators:
             return GATHERED  # "differs": has other arguments in evaluation
         if call.module is not None and not call.takes_input_alone:
             return GATHERED
-        if moved_rows(call) is not None:
-            return Operator("reindex", call.module)
-        if reduction_of(call) is not None:
-            return Operator("reduction", call.module)
-        if call.module is None:
-            found = _of_function(call)
-        else:
-            found = _of_module(call, call.module)
-        if found.kind != "gathered":
-            return found
-        if local_form(call) is not None:
-            return Operator("local", call.module)
-        return Operator("product") if product_of(call) is not None else found
+        for kind, recognise in RECOGNISERS.items():
+            form = recognise(call)
+            if form is not None:
+                return form if kind is None else Operator(kind, call.module, form)
+        return GATHERED
+
+
+def _by_name(call: Call) -> Operator | None:
+    """What stands under the name of a function, or under the class of a module."""
+    module = call.module
+    found = _of_function(call) if module is None else _of_module(call, module)
+    return None if found.kind == "gathered" else found
+
+
+# in the order in which they are asked; None: the kind follows from the name
+RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
+    "reindex": moved_rows,
+    "reduction": reduction_of,
+    None: _by_name,
+    "local": local_form,
+    "product": product_of,
+}
 
 
 def _of_function(call: Call) -> Operator:
@@ -165,11 +172,12 @@ def _of_function(call: Call) -> Operator:
     kind = FUNCTIONS.get(call.word)
     if kind is None:
         kind = "elementwise" if is_pointwise(call.word) else "gathered"
+    if kind == "cat":
+        joined = call.joined()
+        known = joined is not None and all(part in call.inputs for part in joined[0])
+        return Operator(kind, form=joined) if known else GATHERED
     if kind in ("elementwise", "same"):
         fits = _broadcasts(call)
-    elif kind == "cat":
-        joined = call.joined()
-        fits = joined is not None and all(part in call.inputs for part in joined[0])
     else:
         fits = len(call.inputs) == 1 and not call.parameters
         fits = fits and (kind != "flatten" or _is_flat(call))

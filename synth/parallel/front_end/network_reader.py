@@ -31,8 +31,10 @@ from synth.parallel.front_end.torch_layers import (
 if TYPE_CHECKING:
     from torch import fx
 
+    from synth.runtime.layers.rows.reduction import ReductionForm
     from synth.runtime.operators.call import Call
     from synth.runtime.operators.table import Operators
+    from synth.runtime.rules.row_calls import MovedRows
 
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
 
@@ -142,9 +144,9 @@ class NetworkReader:
             case "elementwise":
                 value = self._elementwise(call)
             case "cat":
-                value = self._cat(call)
+                value = self._cat(call, *operator.form)
             case "reindex":
-                value = self._reindex(call)
+                value = self._reindex(call, operator.form)
             case "dropout":
                 value = self._add(call, "dropout", [first.name], first.order)
             case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
@@ -158,7 +160,7 @@ class NetworkReader:
                 layer = upsample_layer("up", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "upsample", layer)
             case "reduction":
-                value = self._reduction(call)
+                value = self._reduction(call, operator.form)
             case "flatten":
                 value = self._flatten(call)
             case _:
@@ -200,10 +202,8 @@ class NetworkReader:
         layer = _renamed(layer, name)
         return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
 
-    def _reduction(self, call: Call) -> Value | None:
+    def _reduction(self, call: Call, form: ReductionForm) -> Value | None:
         """A reduction of positions, where its input lies; None where that is no planned layout."""
-        form = self.operators.reduction(call)
-        assert form is not None
         first = self.values[call.inputs[0]]
         here = self._shape_of(first.name)
         rows = {first.order[dim]: n for dim, n in zip(form.over, form.extents, strict=True)}
@@ -242,10 +242,8 @@ class NetworkReader:
         self.nodes[name] = Node(name, "flatten", (first.name,), call.out, before)
         return Value(name, (0, 1))
 
-    def _cat(self, call: Call) -> Value | None:
-        joined = call.joined()
-        assert joined is not None
-        parts, dim = [self.values[part] for part in joined[0]], joined[1]
+    def _cat(self, call: Call, joined: Sequence[fx.Node], dim: int) -> Value | None:
+        parts = [self.values[part] for part in joined]
         order = parts[0].order
         if order[dim] != 1 or len(parts) < 2:
             return None
@@ -255,10 +253,8 @@ class NetworkReader:
         self.nodes[name] = Node(name, "cat", sources, shape, first)
         return Value(name, order)
 
-    def _reindex(self, call: Call) -> Value | None:
+    def _reindex(self, call: Call, moved: MovedRows) -> Value | None:
         """Rows that are moved or selected, in the order of the network's dimensions."""
-        moved = self.operators.moved_rows(call)
-        assert moved is not None
         first, dims = self.values[call.inputs[0]], moved.dims
         maps: list[Any] = [None] * len(moved.maps)
         for dim, each in enumerate(moved.maps):

@@ -89,7 +89,7 @@ def _zeros_of(node: fx.Node, operators: Operators) -> Zeros | None:
     """The zeros that a call puts around the positions of its input; None for any other call."""
     if not node.op.startswith("call") or {"only", "arguments"} & set(node.meta):
         return None
-    moved = operators.moved_rows(operators.call(node))
+    moved = operators.form(node, "reindex")
     if moved is None or moved.value or moved.dims is not None or not all(m.plain for m in moved.maps[:2]):
         return None
     zeros = []

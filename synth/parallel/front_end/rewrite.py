@@ -132,14 +132,11 @@ def reduce_parts(graph: fx.Graph, operators: Operators) -> None:
     for node in list(graph.nodes):
         if not node.op.startswith("call") or node.meta.get("expression"):
             continue
-        call = operators.call(node)
-        form = operators.reduction(call) if operators.operator(call).kind == "reduction" else None
+        form = operators.form(node, "reduction")
         calls, cat = ([], None) if form is None else _calls_on_join(node, operators)
         if form is None or cat is None:
             continue
-        joined = operators.call(cat).joined()
-        assert joined is not None
-        parts, dim = joined
+        parts, dim = operators.form(cat, "cat")
         alike = {each.meta["value"].dtype for each in (*parts, cat)}
         if not form.over or dim in form.over or len(alike) > 1 or not all(map(_fixed, (*calls, cat))):
             continue
@@ -221,21 +218,18 @@ def _joined_dim(node: fx.Node, operators: Operators) -> int | None:
     """The dimension along which a node joins tensors; None for any other node."""
     if node.op != "call_function":
         return None
-    call = operators.call(node)
-    joined = call.joined() if operators.operator(call).kind == "cat" else None
+    joined = operators.form(node, "cat")
     return None if joined is None else joined[1]
 
 
 def _merge_nested_cats(node: fx.Node, operators: Operators) -> None:
     """Replaces parts that are concatenations themselves by their parts."""
-    joined = operators.call(node).joined()
-    assert joined is not None
-    parts, dim = joined
+    parts, dim = operators.form(node, "cat")
     if not any(_joined_dim(part, operators) == dim for part in parts):
         return
     flat: list[fx.Node] = []
     for part in parts:
-        inner = operators.call(part).joined() if _joined_dim(part, operators) == dim else None
-        flat += inner[0] if inner else [part]
+        inner = _joined_dim(part, operators) == dim
+        flat += operators.form(part, "cat")[0] if inner else [part]
     kwargs = {key: value for key, value in node.kwargs.items() if key not in ("tensors", "dim")}
     node.args, node.kwargs = (flat, dim), kwargs
