@@ -90,6 +90,45 @@ have -> : words = #|touched ker work| + #|touched out work| + #|touched inp work
 by have -> : y + z + x = x + y + z by lia.
 Qed.
 End Received.
+
+(* One segment. If all processes together receive x words of Out, y of In and z of Ker, and no part of the work has
+   more than q multiply-adds, this is inequality (2) for each tensor by itself: it received words plus those that are
+   touched at all. *)
+Definition volume (q x y z : nat) := (\sum_(v in work) w (class v)) ^ 3 <=
+  Q * q * ((x + #|touched out work|) * (y + #|touched inp work|) * (z + #|touched ker work|)).
+
+Section Each.
+Variables (P : finType) (mem cap size q : nat).
+Hypotheses (sizes : forall g, #|slice group work g| <= size) (le : minn cap size <= q).
+
+Let og u v : out u = out v -> group u = group v. Proof. by case. Qed.
+Let ig u v : inp u = inp v -> group u = group v. Proof. by case. Qed.
+Let kg u v : ker u = ker v -> group u = group v. Proof. by case. Qed.
+
+Theorem forward_each (e : execution out inp ker work P mem cap) :
+  volume q (received_out e) (received_inp e) (received_ker e).
+Proof. exact: (executed_each e sizes og ig kg inequality le). Qed.
+
+Theorem backward_data_each (e : execution inp out ker work P mem cap) :
+  volume q (received_inp e) (received_out e) (received_ker e).
+Proof.
+have geometry (V : {set Madd}) : (\sum_(v in V) w (class v)) ^ 3
+    <= Q * #|V| * (#|touched inp V| * #|touched out V| * #|touched ker V|).
+  by rewrite [#|touched inp V| * _]mulnC; apply: inequality.
+apply: leq_trans (executed_each e sizes ig og kg geometry le) _.
+by apply: eq_leq; congr (_ * _); rewrite [(received_out e + _) * _]mulnC.
+Qed.
+
+Theorem backward_weight_each (e : execution ker out inp work P mem cap) :
+  volume q (received_inp e) (received_ker e) (received_out e).
+Proof.
+have geometry (V : {set Madd}) : (\sum_(v in V) w (class v)) ^ 3
+    <= Q * #|V| * (#|touched ker V| * #|touched out V| * #|touched inp V|).
+  by rewrite -[#|touched ker V| * _ * _]mulnA [#|touched ker V| * _]mulnC; apply: inequality.
+apply: leq_trans (executed_each e sizes kg og ig geometry le) _.
+by apply: eq_leq; congr (_ * _); rewrite -[(received_out e + _) * _ * _]mulnA mulnC.
+Qed.
+End Each.
 End Bound.
 
 Section Convolution.

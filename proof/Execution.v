@@ -79,6 +79,10 @@ Record execution (P : finType) (mem cap : nat) := Execution {
 Definition received P mem cap (e : execution P mem cap) p := count gets (events e p).
 Definition all_received P mem cap (e : execution P mem cap) := \sum_p received e p.
 Definition most_received P mem cap (e : execution P mem cap) := \max_p received e p.
+(* The words of one tensor that all processes receive together. *)
+Definition received_out P mem cap (e : execution P mem cap) := \sum_x \sum_p count (receives (Out x)) (events e p).
+Definition received_inp P mem cap (e : execution P mem cap) := \sum_x \sum_p count (receives (In x)) (events e p).
+Definition received_ker P mem cap (e : execution P mem cap) := \sum_x \sum_p count (receives (Ker x)) (events e p).
 
 Lemma average P mem cap (e : execution P mem cap) : all_received e <= #|P| * most_received e.
 Proof.

@@ -70,11 +70,19 @@ right; apply/orP; left; move: gone ok; case: e {l} => [v|y|y|y] /=; rewrite ?inE
 by rewrite andbT negbK => /eqP <-; rewrite sx.
 Qed.
 
+(* The words that are received are those of the three tensors. *)
 Lemma by_word s : count (@gets M A B C) s = \sum_x count (receives x) s.
 Proof.
 elim: s => [|e s IH] /=; first by rewrite big1.
 rewrite IH big_split /=; congr (_ + _); case: e => [v|y|y|y] /=; try by rewrite big1.
 by rewrite (bigD1 y) //= eqxx big1 // => x /negbTE; rewrite eq_sym => ->.
+Qed.
+
+Lemma all_receivedE (P : finType) (work : {set M}) mem cap (e : execution out inp ker work P mem cap) :
+  all_received e = received_out e + received_inp e + received_ker e.
+Proof.
+rewrite /all_received (eq_bigr _ (fun p _ => by_word (events e p))) exchange_big /= big_sumType /= big_sumType /=.
+by congr (_ + _ + _).
 Qed.
 
 (* The words of the three tensors in a memory. *)
@@ -238,8 +246,9 @@ elim: cuts.+1 => [|n IH]; first by rewrite big_ord0.
 by rewrite big_ord_recr /= (take_more _ (place_le p n)) count_cat leq_add2r.
 Qed.
 
-Lemma cut :
-  exists c : schedule out inp ker work group P cuts mem (minn step size_of_group), moved c <= all_received e.
+Lemma cut : exists c : schedule out inp ker work group P cuts mem (minn step size_of_group),
+  [/\ \sum_p \sum_(j < cuts.+1) #|sent c p j| <= received_out e, \sum_p \sum_(j < cuts.+1) #|got_b c p j| <= received_inp e
+    & \sum_p \sum_(j < cuts.+1) #|got_c c p j| <= received_ker e].
 Proof.
 unshelve eexists.
   apply: (@Schedule _ _ _ _ out inp ker work _ group P cuts mem (minn step size_of_group) does
@@ -259,20 +268,14 @@ unshelve eexists.
   - by move=> p x; rewrite inE /memory place0 take0 inE /= => /eqP.
   - by move=> p x; rewrite inE /memory place0 take0 inE /= => /eqP.
   - by move=> p x; rewrite inE /memory /place ltnn take_size => /finish.
-rewrite /moved /=; pose n f := \sum_p count f (s p).
 have part_of (X : finType) (f : X -> pred (event M A B C)) :
-    \sum_p \sum_(j < cuts.+1) #|[set x | has (f x) (segment p j)]| <= \sum_x n (f x).
+    \sum_p \sum_(j < cuts.+1) #|[set x | has (f x) (segment p j)]| <= \sum_x \sum_p count (f x) (s p).
   rewrite exchange_big /=; apply: (@leq_trans (\sum_(j < cuts.+1) \sum_p \sum_x count (f x) (segment p j))).
     by apply: leq_sum => j _; apply: leq_sum => p _; apply: card_has.
   rewrite exchange_big [X in _ <= X]exchange_big; apply: leq_sum => p _ /=.
   rewrite exchange_big; apply: leq_sum => x _.
   exact: segments_count.
-have -> : all_received e =
-    \sum_x n (sends (Out _ _ x)) + \sum_x n (receives (In _ _ x)) + \sum_x n (receives (Ker _ _ x)).
-  rewrite /all_received (eq_bigr _ (fun p _ => by_word (events e p))) exchange_big /= big_sumType /= big_sumType /=.
-  by congr (_ + _ + _); apply: eq_bigr => x _; rewrite /n /s delivered.
-under eq_bigr => p _ do rewrite !big_split /=.
-by rewrite !big_split /= !leq_add ?part_of.
+split; try exact: part_of; apply: leq_trans (part_of _ _) _; apply: eq_leq; apply: eq_bigr => x _; exact: delivered.
 Qed.
 
 (* Inequality (2) for what is received. The weights satisfy the geometric inequality, all three words know the group.
@@ -288,11 +291,44 @@ Let touched_words := #|touched out work| + #|touched inp work| + #|touched ker w
 
 Theorem executed : enough out inp ker work w Q q (all_received e + #|P| * cuts * mem + touched_words).
 Proof.
-have [c moved_le] := cut; apply: enough_le (received_enough ag bg cg geometry c) most _.
-by rewrite !leq_add2r.
+have [c [sums inps kers]] := cut; apply: enough_le (received_enough ag bg cg geometry c) most _.
+rewrite !leq_add2r all_receivedE /moved; under eq_bigr => p _ do rewrite !big_split /=.
+by rewrite !big_split /= !leq_add.
 Qed.
 
 (* The same for the process that receives most. *)
 Theorem executed_most : enough out inp ker work w Q q (#|P| * most_received e + #|P| * cuts * mem + touched_words).
 Proof. by apply: enough_le executed (leqnn q) _; rewrite !leq_add2r average. Qed.
 End Cut.
+
+(* One segment: each tensor by itself. A process accesses its own words and those that it receives or sends. *)
+Section Whole.
+Variables (M A B C : finType) (out : M -> A) (inp : M -> B) (ker : M -> C) (work : {set M}).
+Variables (G : finType) (group : M -> G) (P : finType) (mem cap : nat) (e : execution out inp ker work P mem cap).
+Variables (size_of_group : nat) (w : M -> nat) (Q q : nat).
+Hypothesis groups : forall g, #|slice group work g| <= size_of_group.
+Hypotheses (ag : forall u v, out u = out v -> group u = group v)
+  (bg : forall u v, inp u = inp v -> group u = group v).
+Hypothesis cg : forall u v, ker u = ker v -> group u = group v.
+Hypothesis geometry : forall V : {set M},
+  (\sum_(v in V) w v) ^ 3 <= Q * #|V| * (#|touched out V| * #|touched inp V| * #|touched ker V|).
+Hypothesis largest : minn cap size_of_group <= q.
+
+Theorem executed_each : (\sum_(v in work) w v) ^ 3 <= Q * q * ((received_out e + #|touched out work|) *
+  (received_inp e + #|touched inp work|) * (received_ker e + #|touched ker work|)).
+Proof.
+have steps : cap <= cap * 1 by rewrite muln1.
+have [c [x y z]] := cut e steps groups.
+have one (f : P -> 'I_1 -> nat) : \sum_p \sum_(j < 1) f p j = \sum_p f p ord0.
+  by apply: eq_bigr => p _; rewrite big_ord_recl big_ord0 addn0.
+rewrite !one in x y z.
+apply: leq_trans (accessed_volume ag bg cg geometry (most c)) _.
+rewrite leq_mul // ?leq_mul //.
+- apply: leq_trans (one_segment (fun p => writes c p ord0) (own := own_a c) _) _; last by rewrite leq_add2r.
+  by move=> p v; apply: end_a.
+- apply: leq_trans (one_segment (fun p => reads_b c p ord0) (own := own_b c) _) _; last by rewrite leq_add2r.
+  by move=> p v; apply: start_b.
+apply: leq_trans (one_segment (fun p => reads_c c p ord0) (own := own_c c) _) _; last by rewrite leq_add2r.
+by move=> p v; apply: start_c.
+Qed.
+End Whole.

@@ -47,15 +47,21 @@ move=> fg; rewrite -(pair_bigA _ (fun p g => #|touched f (slice group (slice doe
 by apply: leq_sum => p _; apply: sum_touched => u v _ _; apply: fg.
 Qed.
 
-Theorem accessed : at_most -> enough q (total a + total b + total c).
+(* H^3 / (Q q) is at most the product of the three totals. *)
+Theorem accessed_volume : at_most -> (\sum_(v in work) w v) ^ 3 <= Q * q * (total a * total b * total c).
 Proof.
-move=> cap; exists (total a), (total b), (total c); do ![split; try exact: total_floor] => //.
+move=> cap.
 have -> : \sum_(v in work) w v = \sum_(i : P * G) \sum_(v in slice group (slice does work i.1) i.2) w v.
   rewrite (sum_slices does) -(pair_bigA _ (fun p g => \sum_(v in slice group (slice does work p) g) w v)) /=.
   by apply: eq_bigr => p _; apply: sum_slices.
 apply: leq_trans (hoelder3 (q := Q * q) (fun i => leq_trans (geometry _) (leq_mul (leq_mul (leqnn Q) (cap i.1 i.2))
   (leqnn _)))) _.
 by rewrite leq_mul2l !leq_mul ?total_groups ?orbT.
+Qed.
+
+Theorem accessed : at_most -> enough q (total a + total b + total c).
+Proof.
+by move=> cap; exists (total a), (total b), (total c); do ![split; try exact: total_floor]; first exact: accessed_volume.
 Qed.
 End Parts.
 
@@ -106,6 +112,25 @@ apply/subset_leq_card/subsetP => x xa; have := sub x xa; rewrite !inE => /orP[->
 by case/imsetP: xa => v /sliceP[vw _] ->; apply: imset_f.
 Qed.
 
+(* Every word is in one place only. *)
+Lemma in_one_place (P W : finType) (X : P -> {set W}) (T : {set W}) (own : W -> P) :
+  (forall p x, x \in X p -> own x = p) -> \sum_p #|X p :&: T| <= #|T|.
+Proof.
+move=> o; apply: disjoint_sum => [p p' x|p]; last exact: subsetIr.
+by rewrite !inE => /andP[/o <- _] /andP[/o <- _].
+Qed.
+
+(* One segment, so that all of the memory is empty of words that others own: each tensor by itself. *)
+Lemma one_segment (P W : finType) (d : M -> P * 'I_1) (f : M -> W) (there came : P -> {set W}) (own : W -> P) :
+  (forall p, accesses d f (p, ord0) \subset there p :|: came p) -> (forall p x, x \in there p -> own x = p) ->
+  total d f <= \sum_p #|came p| + #|touched f work|.
+Proof.
+move=> sub o; apply: leq_trans (leq_add (leqnn _) (in_one_place _ o)); rewrite -big_split /=.
+rewrite /total (eq_bigr (fun i => #|accesses d f (i.1, i.2)|)) => [|[p j] _ //].
+rewrite -(pair_bigA _ (fun p j => #|accesses d f (p, j)|)) /=; apply: leq_sum => p _; rewrite big_ord_recl big_ord0 addn0.
+exact: there_or_came.
+Qed.
+
 Theorem received_enough P cuts mem q (s : schedule P cuts mem q) :
   enough q (moved s + #|P| * cuts * mem + (#|touched a work| + #|touched b work| + #|touched c work|)).
 Proof.
@@ -121,14 +146,10 @@ have part p (j : 'I_cuts.+1) :
 have inner p : \sum_(j < cuts.+1) (u p j + v p j.+1) <= cuts * mem + (u p 0 + v p cuts.+1).
   apply: boundaries => j h; apply: leq_trans (limit s p h); rewrite /u /v.
   by rewrite !leq_add ?subset_leq_card ?subsetIl.
-have once (W : finType) (X : P -> {set W}) (own : W -> P) (T : {set W}) :
-    (forall p x, x \in X p -> own x = p) -> \sum_p #|X p :&: T| <= #|T|.
-  move=> o; apply: disjoint_sum => [p p' x|p]; last exact: subsetIr.
-  by rewrite !inE => /andP[/o <- _] /andP[/o <- _].
-have O : \sum_p v p cuts.+1 <= #|touched a work| by apply: (once _ _ (own_a s)) => p x; apply: end_a.
+have O : \sum_p v p cuts.+1 <= #|touched a work| by apply: (@in_one_place _ _ _ _ (own_a s)) => p x; apply: end_a.
 have I : \sum_p u p 0 <= #|touched b work| + #|touched c work|.
-  rewrite big_split; apply: leq_add; first by apply: (once _ _ (own_b s)) => p x; apply: start_b.
-  by apply: (once _ _ (own_c s)) => p x; apply: start_c.
+  rewrite big_split; apply: leq_add; first by apply: (@in_one_place _ _ _ _ (own_b s)) => p x; apply: start_b.
+  by apply: (@in_one_place _ _ _ _ (own_c s)) => p x; apply: start_c.
 rewrite /total -!big_split /= (eq_bigr (fun i => #|accesses (does s) a (i.1, i.2)| + #|accesses (does s) b (i.1, i.2)|
   + #|accesses (does s) c (i.1, i.2)|)) => [|[p j] _ //].
 rewrite -(pair_bigA _ (fun p j => #|accesses (does s) a (p, j)| + #|accesses (does s) b (p, j)|
