@@ -94,7 +94,7 @@ docs: $(READY)
 proof-quick:
 	@command -v coqc >/dev/null || { echo "coq is missing: apt-get install coq libcoq-mathcomp-algebra libcoq-mathcomp-zify" >&2; exit 1; }
 	mkdir -p build/proof && cp -pu proof/_CoqProject proof/*.v build/proof && cd build/proof && \
-	coq_makefile -f _CoqProject -o Makefile.coq && $(MAKE) -f Makefile.coq && \
+	coq_makefile -f _CoqProject -o Makefile.coq && $(MAKE) -j 2 -f Makefile.coq && \
 	coqc -R . Synth Assumptions.v >assumptions && \
 	! grep -v '^Closed under the global context$$' assumptions && \
 	[ "$$(grep -c . assumptions)" = "$$(grep -c '^Print' Assumptions.v)" ] && echo "no theorem rests on an axiom"

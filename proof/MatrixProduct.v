@@ -100,7 +100,8 @@ Qed.
 Theorem each_matrix (F := #|I| * #|J| * #|L|) : F ^ 3 <= cap * ((received_out e + #|I| * #|J|) *
   (received_inp e + #|I| * #|L|) * (received_ker e + #|L| * #|J|)).
 Proof.
-have geo (V : {set Product}) : (\sum_(v in V) 1) ^ 3 <= 1 * #|V| * (#|touched out V| * #|touched inp V| * #|touched ker V|).
+have geo (V : {set Product}) : (\sum_(v in V) 1) ^ 3
+    <= 1 * #|V| * (#|touched out V| * #|touched inp V| * #|touched ker V|).
   by rewrite sum1_card mul1n expnS leq_mul2l -mulnA geometry orbT.
 have know (W : finType) (f : Product -> W) u v : f u = f v -> tt = tt by [].
 have few (g : unit) : #|slice (fun=> tt) [set: Product] g| <= #|Product| by apply: max_card.

@@ -247,8 +247,9 @@ by rewrite big_ord_recr /= (take_more _ (place_le p n)) count_cat leq_add2r.
 Qed.
 
 Lemma cut : exists c : schedule out inp ker work group P cuts mem (minn step size_of_group),
-  [/\ \sum_p \sum_(j < cuts.+1) #|sent c p j| <= received_out e, \sum_p \sum_(j < cuts.+1) #|got_b c p j| <= received_inp e
-    & \sum_p \sum_(j < cuts.+1) #|got_c c p j| <= received_ker e].
+  [/\ \sum_p \sum_(j < cuts.+1) #|sent c p j| <= received_out e,
+      \sum_p \sum_(j < cuts.+1) #|got_b c p j| <= received_inp e &
+      \sum_p \sum_(j < cuts.+1) #|got_c c p j| <= received_ker e].
 Proof.
 unshelve eexists.
   apply: (@Schedule _ _ _ _ out inp ker work _ group P cuts mem (minn step size_of_group) does

@@ -61,7 +61,8 @@ Qed.
 
 Theorem accessed : at_most -> enough q (total a + total b + total c).
 Proof.
-by move=> cap; exists (total a), (total b), (total c); do ![split; try exact: total_floor]; first exact: accessed_volume.
+move=> cap; exists (total a), (total b), (total c).
+by do ![split; try exact: total_floor]; first exact: accessed_volume.
 Qed.
 End Parts.
 
@@ -127,7 +128,8 @@ Lemma one_segment (P W : finType) (d : M -> P * 'I_1) (f : M -> W) (there came :
 Proof.
 move=> sub o; apply: leq_trans (leq_add (leqnn _) (in_one_place _ o)); rewrite -big_split /=.
 rewrite /total (eq_bigr (fun i => #|accesses d f (i.1, i.2)|)) => [|[p j] _ //].
-rewrite -(pair_bigA _ (fun p j => #|accesses d f (p, j)|)) /=; apply: leq_sum => p _; rewrite big_ord_recl big_ord0 addn0.
+rewrite -(pair_bigA _ (fun p j => #|accesses d f (p, j)|)) /=; apply: leq_sum => p _.
+rewrite big_ord_recl big_ord0 addn0.
 exact: there_or_came.
 Qed.
 

@@ -268,7 +268,8 @@ Qed.
 
 Let finishes p x : Out x \in run (start owner p) (strategy p) -> owner (Out x) = p.
 Proof.
-rewrite /strategy !run_cat (run_send_operands out _ (serve_all p)) -{1}state0; have [_ ->] := fine_panels p (enum 'I_n.+1) [::].
+rewrite /strategy !run_cat (run_send_operands out _ (serve_all p)) -{1}state0.
+have [_ ->] := fine_panels p (enum 'I_n.+1) [::].
 rewrite run_receive run_send_sums ?sums // mem_enum => /orP[/andP[]|/repeatedP].
   rewrite in_setU => /orP[/startP[]//|/outs_make xm]; rewrite in_set xm /= negbK => /eqP //.
 by rewrite in_set => /andP[_ /eqP].
@@ -295,7 +296,8 @@ Qed.
 Let sent x p : count (sends x) (strategy p) = (x \in start owner p) * gathered x + (x \in reduces p).
 Proof.
 rewrite /strategy !count_cat count_panels [X in _ + (X + _)]big1 => [|j _]; last by rewrite /panel !count_cat !no_event.
-rewrite count_repeated big_enum /= [X in _ + (_ + (_ + X))]no_event // addn0 add0n count_map -(count_enum (reduces p)); congr (_ + _).
+rewrite count_repeated big_enum /= [X in _ + (_ + (_ + X))]no_event // addn0 add0n count_map.
+rewrite -(count_enum (reduces p)); congr (_ + _).
 case: (boolP (x \in start owner p)) => xs; last first.
   by rewrite big1 // => y ys; case: eqP => [e|]; [rewrite -e ys in xs|rewrite mul0n].
 rewrite (bigD1 x) //= eqxx mul1n big1 ?addn0 ?mul1n // => y /andP[_ /negbTE ->]; exact: mul0n.
@@ -304,7 +306,8 @@ Qed.
 Let got x p : count (receives x) (strategy p) = \sum_j (x \in gathers p j) + (x \in own_sums p) * reduced x.
 Proof.
 rewrite /strategy !count_cat count_panels no_event // add0n no_event // add0n; congr (_ + _).
-  by apply: eq_bigr => j _; rewrite /panel !count_cat !(no_event (g := Compute), no_event (g := Drop)) // !addn0 count_map -count_enum.
+  apply: eq_bigr => j _.
+  by rewrite /panel !count_cat !(no_event (g := Compute), no_event (g := Drop)) // !addn0 count_map -count_enum.
 rewrite count_repeated big_enum /=; case: (boolP (x \in own_sums p)) => xs; last first.
   by rewrite big1 // => y ys; case: eqP => [e|]; [rewrite -e ys in xs|rewrite mul0n].
 rewrite (bigD1 x) //= eqxx mul1n big1 ?addn0 ?mul1n // => y /andP[_ /negbTE ->]; exact: mul0n.
@@ -319,19 +322,36 @@ Proof. by rewrite /reduced -sum_in; apply: eq_bigr => p _; rewrite in_set. Qed.
 Let one_owner x k : \sum_p (owner x == p) * k = k.
 Proof. by rewrite (bigD1 (owner x)) //= eqxx mul1n big1 ?addn0 // => p; rewrite eq_sym => /negbTE ->. Qed.
 
+Lemma sum_gathered x : is_sum x -> gathered x = 0.
+Proof. by move=> xs; apply: eq_card0 => i; rewrite in_set; apply/negP => /gathersP[]; rewrite xs. Qed.
+
+Lemma operand_reduced x : ~~ is_sum x -> reduced x = 0.
+Proof.
+move=> xs; apply: eq_card0 => p; rewrite in_set; apply/negP; rewrite in_set => /andP[/makesP]; by rewrite (negbTE xs).
+Qed.
+
+Lemma in_gathers x p j : x \in gathers p j ->
+  exists v, [/\ does v = (p, j), owner x != p & (x == In (inp v)) || (x == Ker (ker v))].
+Proof.
+rewrite in_set => /andP[no /existsP[v /andP[]]]; rewrite in_set => /andP[_ /eqP dv] e.
+by exists v.
+Qed.
+
+Lemma in_reduces x p : x \in reduces p -> exists v, [/\ (does v).1 = p, owner x != p & x = Out (out v)].
+Proof.
+rewrite in_set => /andP[]; rewrite in_set => /existsP[v /and3P[_ /eqP dv /eqP e]] no.
+by exists v.
+Qed.
+
 Theorem strategy_is_an_execution : exists e : execution out inp ker work P mem cap,
   forall p, received e p = strategy_words p.
 Proof.
 have delivers x : \sum_p count (sends x) (strategy p) = \sum_p count (receives x) (strategy p).
   rewrite (eq_bigr _ (fun p _ => sent x p)) (eq_bigr _ (fun p _ => got x p)) !big_split /= -gathered_sum -reduced_sum.
   case: (boolP (is_sum x)) => xs.
-    have g0 : gathered x = 0.
-      apply: eq_card0 => i; rewrite in_set; apply/negP => /gathersP[]; by rewrite xs.
-    rewrite g0 big1 ?add0n => [|p _]; last by rewrite muln0.
+    rewrite sum_gathered // big1 ?add0n => [|p _]; last by rewrite muln0.
     by rewrite -{1}(one_owner x (reduced x)); apply: eq_bigr => p _; rewrite in_set xs.
-  have r0 : reduced x = 0.
-    apply: eq_card0 => p; rewrite in_set; apply/negP; rewrite in_set => /andP[/makesP]; by rewrite (negbTE xs).
-  rewrite r0 addn0 [X in _ = _ + X]big1 ?addn0 => [|p _]; last by rewrite muln0.
+  rewrite operand_reduced // addn0 [X in _ = _ + X]big1 ?addn0 => [|p _]; last by rewrite muln0.
   by rewrite -{2}(one_owner x (gathered x)); apply: eq_bigr => p _; rewrite in_set xs.
 unshelve eexists; first apply: (@Execution _ _ _ _ out inp ker work P mem cap strategy owner) => //.
 - move=> v; rewrite (eq_bigr _ (fun p _ => computed v p)) pair_bigA /=.
@@ -340,7 +360,8 @@ unshelve eexists; first apply: (@Execution _ _ _ _ out inp ker work P mem cap st
   by rewrite addn0 in_set -surjective_pairing eqxx andbT.
 - move=> p; apply: leq_trans (work_of p); rewrite /strategy !count_cat count_panels !no_event // add0n !addn0.
   rewrite (eq_bigr (fun j => #|in_panel p j|)) => [|j _]; last first.
-    by rewrite /panel !count_cat (no_event (g := Receive)) // (no_event (g := Drop)) // addn0 count_map (eq_count (a2 := predT)) // count_predT -cardE.
+    rewrite /panel !count_cat (no_event (g := Receive)) // (no_event (g := Drop)) // addn0 count_map.
+    by rewrite (eq_count (a2 := predT)) // count_predT -cardE.
   apply: disjoint_sum => [j j' v|j]; first by rewrite !in_set => /andP[_ /eqP ->] /andP[_ /eqP []].
   by apply/subsetP => v; rewrite !in_set => /andP[-> /eqP ->] /=.
 - by move=> p; case: (strategy_fine p).
@@ -355,10 +376,10 @@ Qed.
 Lemma all_words : \sum_p strategy_words p <= \sum_x (gathered x + reduced x).
 Proof.
 rewrite !big_split /=; apply: leq_add.
-  apply: eq_leq; rewrite [RHS](eq_bigr _ (fun x _ => gathered_sum x)) exchange_big; apply: eq_bigr => p _ /=.
-  by rewrite exchange_big; apply: eq_bigr => j _; rewrite sum_in.
+  apply: eq_leq; rewrite [RHS](eq_bigr _ (fun x _ => gathered_sum x)) [RHS]exchange_big; apply: eq_bigr => p _ /=.
+  by rewrite [RHS]exchange_big; apply: eq_bigr => j _; rewrite sum_in.
 rewrite (eq_bigr (fun p => \sum_x (x \in own_sums p) * reduced x)) => [|p _]; last first.
-  by rewrite big_mkcond; apply: eq_bigr => x _; case: (_ \in _); rewrite ?mul1n.
+  by rewrite [LHS]big_mkcond; apply: eq_bigr => x _; case: (_ \in _); rewrite ?mul1n.
 rewrite exchange_big; apply: leq_sum => x _; rewrite -{2}(one_owner x (reduced x)) /=; apply: leq_sum => p _.
 by rewrite leq_mul2r in_set; apply/orP; right; case: (is_sum x).
 Qed.
@@ -374,9 +395,11 @@ Local Notation inp := (@Convolution.inp _ N n sigma delta delta_pos Sample Group
 Local Notation ker := (@Convolution.ker _ N n Sample Group Filter Channel).
 Variable work : {set Madd N n Sample Group Filter Channel}.
 Variables (P : finType) (panels : nat) (does : Madd N n Sample Group Filter Channel -> P * 'I_panels.+1).
-Variables (owner : word _ _ _ -> P) (mem cap : nat).
+Variable owner : word [finType of Sample * Group * Filter * Position N]
+  [finType of Sample * Group * Channel * Row N n sigma delta] [finType of Group * Filter * Channel * Tap n] -> P.
+Variables mem cap : nat.
 Hypothesis room : forall p j,
-  #|start owner p :|: gathers inp ker work does owner p j :|: (makes out work does p :|: own_sums owner p)| <= mem.
+  #|start owner p :|: gathers inp ker work does owner p j :|: (makes _ _ out work does p :|: own_sums owner p)| <= mem.
 Hypothesis work_of : forall p, #|[set v in work | (does v).1 == p]| <= cap.
 
 Theorem strategy_bound (cuts q : nat) : cap <= q * cuts.+1 ->
@@ -384,8 +407,9 @@ Theorem strategy_bound (cuts q : nat) : cap <= q * cuts.+1 ->
     (#|P| * (\max_p strategy_words out inp ker work does owner p) + #|P| * cuts * mem + words sigma delta_pos work) ^ 3.
 Proof.
 move=> steps; have [e words_of] := strategy_is_an_execution room work_of.
-have := convolution sigma_pos e steps; rewrite /most_received.
-by under [in X in X -> _]eq_bigr => p _ do rewrite words_of.
+have <- : most_received e = \max_p strategy_words out inp ker work does owner p.
+  by apply: eq_bigr => p _; apply: words_of.
+exact: convolution.
 Qed.
 End Convolution.
 
@@ -394,12 +418,16 @@ End Convolution.
 (* Rows, columns and inner indices are divided into parts, one for each coordinate of a process. The words of In, say,
    are with the processes that read them. The panels are sets of inner indices. 1D, 2D, 2.5D and 3D are such grids. *)
 Section Grid.
-Variables (I J L PI PJ PL : finType) (n : nat) (row : I -> PI) (column : J -> PJ) (inner : L -> PL) (panel : L -> 'I_n.+1).
+Variables (I J L PI PJ PL : finType) (n : nat) (row : I -> PI) (column : J -> PJ) (inner : L -> PL).
+Variable panel : L -> 'I_n.+1.
 Variables (own_out : I * J -> PL) (own_inp : I * L -> PJ) (own_ker : L * J -> PI).
-Local Notation out := (@out I J L).
-Local Notation inp := (@inp I J L).
-Local Notation ker := (@ker I J L).
+Local Notation out := (@MatrixProduct.out I J L).
+Local Notation inp := (@MatrixProduct.inp I J L).
+Local Notation ker := (@MatrixProduct.ker I J L).
 Local Notation word := (word [finType of I * J] [finType of I * L] [finType of L * J]).
+Local Notation Out := (@Execution.Out [finType of I * J] [finType of I * L] [finType of L * J]).
+Local Notation In := (@Execution.In [finType of I * J] [finType of I * L] [finType of L * J]).
+Local Notation Ker := (@Execution.Ker [finType of I * J] [finType of I * L] [finType of L * J]).
 Definition grid := [finType of PI * PJ * PL].
 Definition grid_does (v : Product I J L) : grid * 'I_n.+1 := ((row v.1.1, column v.1.2, inner v.2), panel v.2).
 Definition grid_owner (x : word) : grid := match x with
@@ -419,41 +447,41 @@ move=> h; rewrite subn1 -(cardC1 x0); apply: leq_trans (leq_imset_card f (predC1
 by apply/subset_leq_card/subsetP => i /h[x xx0 ->]; apply: imset_f; rewrite inE.
 Qed.
 
-Let of_out y : gathered (inl (inl y)) + reduced (inl (inl y)) <= #|PL| - 1.
+Let of_out y : gathered (Out y) + reduced (Out y) <= #|PL| - 1.
 Proof.
-rewrite [gathered _](_ : _ = 0) ?add0n; last first.
-  by apply: eq_card0 => i; rewrite !in_set; apply/negP => /andP[_ /existsP[v /andP[_ /orP[]/eqP]]].
-apply: (others (f := fun c => (row y.1, column y.2, c)) (x0 := own_out y)) => p; rewrite in_set [_ \in reduces _]in_set.
-rewrite [_ \in makes _ _ _ _]in_set => /andP[/existsP[v /and3P[_ /eqP <- /eqP[->]]] no] /=; exists (inner v.2) => //.
-by apply: contraNneq no => /= ->.
+rewrite sum_gathered // add0n; apply: (others (f := fun c => (row y.1, column y.2, c)) (x0 := own_out y)) => p.
+rewrite in_set => /in_reduces[v [<- no [e]]]; exists (inner v.2); last by rewrite e.
+by apply: contraNneq no => c; rewrite /grid_owner /= -c e.
 Qed.
 
-Let of_inp y : gathered (inl (inr y)) + reduced (inl (inr y)) <= #|PJ| - 1.
+Let of_inp y : gathered (In y) + reduced (In y) <= #|PJ| - 1.
 Proof.
-rewrite [reduced _](_ : _ = 0) ?addn0; last first.
-  by apply: eq_card0 => p; rewrite !in_set; apply/negP => /andP[/existsP[v /and3P[_ _ /eqP]]].
+rewrite operand_reduced // addn0.
 apply: (others (f := fun c => ((row y.1, c, inner y.2), panel y.2)) (x0 := own_inp y)) => -[p j].
-rewrite in_set [_ \in gathers _ _]in_set => /andP[no /existsP[v /andP[]]]; rewrite !in_set => /eqP[<- <-] /= in no *.
-case/orP => /eqP // [e]; rewrite e in no *; exists (column v.1.2) => //.
-by apply: contraNneq no => /= ->.
+rewrite in_set => /in_gathers[v [[<- <-] no read]].
+have {read} e : y = inp v by case/orP: read => /eqP; [case|].
+exists (column v.1.2); last by rewrite e.
+by apply: contraNneq no => c; rewrite /grid_owner /= -c e.
 Qed.
 
-Let of_ker y : gathered (inr y) + reduced (inr y) <= #|PI| - 1.
+Let of_ker y : gathered (Ker y) + reduced (Ker y) <= #|PI| - 1.
 Proof.
-rewrite [reduced _](_ : _ = 0) ?addn0; last first.
-  by apply: eq_card0 => p; rewrite !in_set; apply/negP => /andP[/existsP[v /and3P[_ _ /eqP]]].
+rewrite operand_reduced // addn0.
 apply: (others (f := fun c => ((c, column y.2, inner y.1), panel y.1)) (x0 := own_ker y)) => -[p j].
-rewrite in_set [_ \in gathers _ _]in_set => /andP[no /existsP[v /andP[]]]; rewrite !in_set => /eqP[<- <-] /= in no *.
-case/orP => /eqP // [e]; rewrite e in no *; exists (row v.1.1) => //.
-by apply: contraNneq no => /= ->.
+rewrite in_set => /in_gathers[v [[<- <-] no read]].
+have {read} e : y = ker v by case/orP: read => /eqP; [|case].
+exists (row v.1.1); last by rewrite e.
+by apply: contraNneq no => c; rewrite /grid_owner /= -c e.
 Qed.
 
 (* The words of a grid: all but one of the processes along columns receive a word of In, and so on. *)
 Theorem grid_words : \sum_p strategy_words out inp ker [set: Product I J L] grid_does grid_owner p <=
   (#|PL| - 1) * (#|I| * #|J|) + (#|PJ| - 1) * (#|I| * #|L|) + (#|PI| - 1) * (#|L| * #|J|).
 Proof.
-apply: leq_trans (all_words _ _ _ _ _ _) _; rewrite big_sumType /= big_sumType /= -!card_prod ![(_ - 1) * _]mulnC.
-by rewrite -!sum_nat_const !leq_add //; apply: leq_sum => y _.
+have part (T : finType) (f : T -> nat) k : (forall y, f y <= k) -> \sum_y f y <= k * #|T|.
+  by move=> h; rewrite mulnC -sum_nat_const; apply: leq_sum => y _.
+apply: leq_trans (all_words _ _ _ _ _ _) _; rewrite big_sumType /= big_sumType /= -!card_prod.
+by apply: leq_add; [apply: leq_add|]; apply: part => y; [exact: of_out|exact: of_inp|exact: of_ker].
 Qed.
 
 (* The bound beside the closed form. *)

@@ -177,7 +177,8 @@ by case: (part e) => [f|] /= [ok mn']; move/(IH _ _ mn') => [l r]; rewrite ?ok.
 Qed.
 
 Let words_of (f : word A' B' C' -> pred (event M A' B' C')) (g : step_word -> pred step_event) x s :
-  (forall e, (if part e is Some e' then f x e' else false) = g (word_of x) e) -> count (f x) (pmap part s) = count (g (word_of x)) s.
+  (forall e, (if part e is Some e' then f x e' else false) = g (word_of x) e) ->
+  count (f x) (pmap part s) = count (g (word_of x)) s.
 Proof. by move=> fg; rewrite count_pmap; apply: eq_count. Qed.
 
 Let same_word x y : (if view y is Some z then z == x else false) = (y == word_of x).
@@ -291,7 +292,8 @@ have one x y z : V <= k * (x * y * z) -> 27 * (2 * V) <= k * (2 * x + y + z) ^ 3
   move=> v; apply: no_floor; apply: leq_trans (leq_mul (leqnn 2) v) _; apply: eq_leq; clear; lia.
 have {}f := one _ _ _ f.
 have {}d : 27 * (2 * V) <= k * (2 * i' + o + j) ^ 3 by apply: one; rewrite [i' * o]mulnC.
-have {}w : 27 * (2 * V) <= k * (2 * j' + o + i) ^ 3 by apply: one; rewrite [j' * o * i](_ : _ = o * i * j') //; clear; lia.
+have {}w : 27 * (2 * V) <= k * (2 * j' + o + i) ^ 3.
+  by apply: one; rewrite [j' * o * i](_ : _ = o * i * j') //; clear; lia.
 have least T : 3 * T <= 2 * S -> 27 * (2 * V) <= k * T ^ 3 -> 27 * (27 * V) <= 4 * (k * S ^ 3).
   move=> TS v; have : k * (3 * T) ^ 3 <= k * (2 * S) ^ 3 by rewrite leq_mul2l leq_exp2r // TS orbT.
   rewrite !expnMn; move: (T ^ 3) (S ^ 3) v => X Y; have -> : 3 ^ 3 = 27 by []; have -> : 2 ^ 3 = 8 by [].

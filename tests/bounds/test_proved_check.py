@@ -30,7 +30,7 @@ from synth.bounds.constant_proof import coefficients, constant_proof
 from synth.bounds.proved_check import prove, verdicts
 from synth.cli.main import main
 from synth.layer.layer import Layer, load_layer
-from synth.search.strategies import STRATEGIES
+from synth.search.strategies import STRATEGIES, Strategy
 
 LAYERS = [
     path
@@ -211,6 +211,16 @@ def test_named_strategies_receive_the_proved_bound_or_more() -> None:
     assert {"2D", "2.5D", "3D"} <= {name for name, _ in ratios}
     assert min(ratio for _, ratio in ratios) < 1.5  # the bound is not far below the best of them
     assert verdicts(claims) == tops
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
+def test_plans_of_matrix_products_receive_the_closed_form_of_grid_words(strategy: Strategy) -> None:
+    """The words that `grid_words` of proof/Strategies.v proves for a grid are those that the planner counts."""
+    layer = Layer.matmul(97, 65, 81)
+    plan = synth.plan(layer, 12, strategy=strategy.name)
+    grid, words = plan.distribution.grid, layer.nest.words
+    copies = {"Out": grid.c, "In": grid.k, "Ker": grid.x}
+    assert int(plan.received.total.sum()) == sum((copies[tensor] - 1) * words[tensor] for tensor in copies)
 
 
 @needs_coq
