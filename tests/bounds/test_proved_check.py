@@ -215,7 +215,7 @@ def test_named_strategies_receive_the_proved_bound_or_more() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
 def test_plans_of_matrix_products_receive_the_closed_form_of_grid_words(strategy: Strategy) -> None:
-    """The words that `grid_words` of proof/Strategies.v proves for a grid are those that the planner counts."""
+    """What `grid_words` of proof/Strategies.v proves for a grid is what the planner counts."""
     layer = Layer.matmul(97, 65, 81)
     plan = synth.plan(layer, 12, strategy=strategy.name)
     grid, words = plan.distribution.grid, layer.nest.words
