@@ -1,7 +1,7 @@
 (* What the theorems assume beyond their hypotheses: nothing. Every line that this prints must be "Closed under the
    global context", as `make proof-quick` checks. *)
 From Synth Require Import Inequalities Binary Forms Constants Geometry Execution Segments Schedule Convolution Bound
-  MatrixProduct Strategies Training Layer Certificate.
+  Layer Certificate MatrixProduct Strategies Training.
 Print Assumptions one_process.
 Print Assumptions cut.
 Print Assumptions integral_bounded.
