@@ -42,6 +42,7 @@ PLAIN: dict[str, Callable[..., nn.Module]] = {
     **{f"adaptive_avg_pool{d}d": each for d, each in enumerate(ADAPTIVE_AVG, 1)},
     **{f"adaptive_max_pool{d}d": each for d, each in enumerate(ADAPTIVE_MAX, 1)},
     "interpolate": nn.Upsample,
+    "local_response_norm": nn.LocalResponseNorm,
 }
 CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
 CONV_TRANSPOSED = (*CONV[:4], "output_padding", "groups", "dilation")

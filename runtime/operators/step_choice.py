@@ -21,17 +21,13 @@ from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import OnShards, Step
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call
-from synth.runtime.operators.local_calls import RESHAPES
 from synth.runtime.operators.products import Product
-from synth.runtime.operators.table import Kind, Operator
+from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
-from synth.runtime.rules.local_forms import LocalForm, flattened, within_boxes
-from synth.runtime.rules.movement import joined, permuted, reindexed
+from synth.runtime.rules.movement import joined
 from synth.runtime.rules.pointwise import pointwise
-from synth.runtime.rules.pooling import pool, scaled
 from synth.runtime.rules.products import best_layout, product, wanted
-from synth.runtime.rules.resizing import resize
-from synth.runtime.rules.rule import Rule, needed
+from synth.runtime.rules.rule import needed
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -83,29 +79,8 @@ def choose_step(
         return _product(call, operator.form, inputs, count)
     if operator.kind in ("elementwise", "same"):
         return _elementwise(call, list(inputs.values()), count)
-    rule = _rule(call, operator, source, wanted)
-    return None if rule is None else Pulled(rule, count)
-
-
-def _rule(
-    call: Call, operator: Operator, source: Layout, wanted: Layout | None
-) -> Rule | None:
-    """The rule of a call with one operand and no parameters; None for any other."""
-    match operator.kind:
-        case "pool":
-            return pool(operator.module, source, wanted or scaled(source, call.out))
-        case "resize":
-            return resize(operator.module, source, wanted or scaled(source, call.out))
-        case "flatten":
-            return flattened(source)
-        case "reindex":
-            return reindexed(source, *operator.form)
-        case "local":
-            return _local(call, operator.form, source)
-        case "permute":
-            return permuted(source, call.order())
-        case _:
-            return None
+    rule_of = RULES.get(operator.kind)
+    return rule_of and Pulled(rule_of(call, operator, source, wanted), count)
 
 
 def _on_shards(
@@ -172,13 +147,6 @@ def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
     """What every rank needs of a parameter. That of a PReLU has a word per channel."""
     slopes = call.word in ("", "prelu") and math.prod(shape) > 1
     return needed(out, shape, (Same(1),) if slopes else aligned(shape, out.whole))
-
-
-def _local(call: Call, form: LocalForm, source: Layout) -> Rule:
-    """A reshape, or a function along dimensions, of boxes that are whole there."""
-    if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
-        return within_boxes(source, form, lambda box: box)
-    return within_boxes(source, form, call.filled(in_place=False))
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
+from synth.runtime.comm.layout import Layout
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.functional import (
     BATCH_NORMS,
@@ -23,16 +24,17 @@ from synth.runtime.operators.functional import (
     INSTANCE_NORMS,
     TRANSPOSED,
 )
-from synth.runtime.operators.local_calls import local_form
+from synth.runtime.operators.local_calls import RESHAPES, local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
+from synth.runtime.rules.local_forms import flattened, within_boxes
+from synth.runtime.rules.movement import permuted, reindexed
 from synth.runtime.rules.pointwise import is_pointwise
-from synth.runtime.rules.pooling import (
-    AVG_POOLS,
-    MAX_POOLS,
-)
-from synth.runtime.rules.resizing import LINEAR, NEAREST
+from synth.runtime.rules.pooling import AVG_POOLS, MAX_POOLS, pool, scaled
+from synth.runtime.rules.resizing import LINEAR, NEAREST, resize
+from synth.runtime.rules.responses import response_norm
+from synth.runtime.rules.rule import Rule
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[
@@ -49,6 +51,7 @@ Kind = Literal[
     "reduction",  # of rows along some dimensions: global and adaptive pooling
     "resize",
     "flatten",  # (b, c, *spatial) as (b, c * spatial)
+    "responsenorm",  # over neighbouring channels
     "permute",
     "cat",
     "reindex",  # every row is a row of the input, or a constant
@@ -73,6 +76,7 @@ LAYERS: dict[type[nn.Module], Kind] = {
     nn.LayerNorm: "layernorm",
     **dict.fromkeys((*MAX_POOLS, *AVG_POOLS), "pool"),
     nn.Upsample: "resize",
+    nn.LocalResponseNorm: "responsenorm",
     nn.Flatten: "flatten",
 }
 FUNCTIONS: dict[str, Kind] = {  # without the _ of functions that act in place
@@ -250,4 +254,28 @@ MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     "pool": _pools,
     "resize": _resizes,
     "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),
+}
+
+
+def _local(call: Call, found: Operator, source: Layout, _: Layout | None) -> Rule:
+    """A reshape, or a function along dimensions, of boxes that are whole there."""
+    if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
+        return within_boxes(source, found.form, lambda box: box)
+    return within_boxes(source, found.form, call.filled(in_place=False))
+
+
+# kind with one operand and no parameters -> its rule, from the layout of the operand
+# and that which the result should have, if any
+RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
+    "pool": lambda call, found, source, wanted: pool(
+        found.module, source, wanted or scaled(source, call.out)
+    ),
+    "resize": lambda call, found, source, wanted: resize(
+        found.module, source, wanted or scaled(source, call.out)
+    ),
+    "responsenorm": lambda call, found, source, _: response_norm(found.module, source),
+    "flatten": lambda call, found, source, _: flattened(source),
+    "reindex": lambda call, found, source, _: reindexed(source, *found.form),
+    "local": _local,
+    "permute": lambda call, found, source, _: permuted(source, call.order()),
 }

@@ -36,6 +36,8 @@ CASES: dict[str, Two] = {
     "max pooling, dilated": lambda x, y: functional.max_pool2d(x, 2, 2, 0, 2),
     "average": lambda x, y: functional.avg_pool2d(x, 3, 2, 1),
     "average without zeros": lambda x, y: functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    "response norm": lambda x, y: functional.local_response_norm(x, 4, 0.5),
+    "response norm over more channels than there are": lambda x, y: functional.local_response_norm(x, 19),
     "nearest": lambda x, y: functional.interpolate(x, scale_factor=2),
     "nearest, uneven": lambda x, y: functional.interpolate(x, size=(13, 9), mode="nearest-exact"),
     "bilinear": lambda x, y: functional.interpolate(x, size=(13, 9), mode="bilinear"),
