@@ -21,6 +21,7 @@ from synth.runtime.rules.movement import (
     permuted,
     reindexed,
 )
+from synth.runtime.rules.row_calls import FUNCTIONS as ROWS
 from synth.runtime.rules.row_calls import pad_rows, rows_of
 from synth.runtime.tensor.operations.operands import (
     NoParts,
@@ -42,8 +43,18 @@ def permute(func: Any, args: Any, kwargs: Any) -> Any:
     return by_rule(func, given, lambda layout: permuted(layout, order))
 
 
-def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
-    """Rows that are picked, moved or repeated, by the rule that models have for it."""
+def rows(func: Any, args: Any, kwargs: Any) -> Any:
+    """Rows that are picked, moved or repeated, by the rule that models have for it.
+
+    `split`, `unbind` and the like give several parts along one dimension.
+    """
+    if str(func._schema.returns[0].type) == "Tensor":
+        return _part(func, args, kwargs, 0)
+    parts = func(torch.empty(args[0].shape, device="meta"), *args[1:], **kwargs)
+    return [_part(func, args, kwargs, part) for part in range(len(parts))]
+
+
+def _part(func: Any, args: Any, kwargs: Any, part: int) -> Any:
     given = args[0]
     found = rows_of(short_name(func), given.shape, args[1:], kwargs, part)
     if found is None:
@@ -53,12 +64,6 @@ def rows(func: Any, args: Any, kwargs: Any, part: int = 0) -> Any:
         placed = Partition(replicated(given.shape, given._partition.ranks))
         given = PartitionedTensor(to_partition(given, placed), placed)
     return by_rule(func, given, lambda layout: reindexed(layout, *found))
-
-
-def several(func: Any, args: Any, kwargs: Any) -> Any:
-    """`split`, `split_with_sizes`, `unbind`: parts along one dimension."""
-    parts = func(torch.empty(args[0].shape, device="meta"), *args[1:], **kwargs)
-    return [rows(func, args, kwargs, part) for part in range(len(parts))]
 
 
 def unsliced(func: Any, args: Any, kwargs: Any) -> Any:
@@ -154,9 +159,7 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
 
 RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     **dict.fromkeys(("permute", "transpose", "t"), permute),
-    **dict.fromkeys(("squeeze", "unsqueeze", "slice", "select"), rows),
-    **dict.fromkeys(("flip", "roll", "repeat", "constant_pad_nd"), rows),
-    **dict.fromkeys(("split", "split_with_sizes", "unbind"), several),
+    **dict.fromkeys(ROWS, rows),
     "expand": expand,
     "diagonal": diagonal,
     "cat": cat,
