@@ -68,6 +68,21 @@ needs_coq = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proofs that `make proof-quick` has compiled from the same files are not compiled again."""
+    compiled = Path("build/proof")
+    for source in {*Path("proof").glob("*.v")} - {Path("proof/Assumptions.v")}:
+        copy, done = compiled / source.name, (compiled / source.name).with_suffix(".vo")
+        if (
+            not done.exists()
+            or copy.read_bytes() != source.read_bytes()
+            or done.stat().st_mtime < copy.stat().st_mtime
+        ):
+            return
+    monkeypatch.setattr(proved_check, "_compiled", compiled.resolve)
+
+
 def made(layer: Layer, procs: int, limit_words: int | None = None, simple: bool = True) -> dict[str, Any]:
     """A certificate at equal work."""
     work = -(-layer.nest.real_work // procs)
@@ -135,6 +150,7 @@ def raised(data: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any
 
 
 @needs_coq
+@pytest.mark.usefixtures("built")
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("simple", [False, True], ids=["best constants", "simple constants"])
@@ -153,6 +169,7 @@ def test_certificates_of_all_examples_are_accepted_up_to_the_last_word(simple: b
 
 
 @needs_coq
+@pytest.mark.usefixtures("built")
 @pytest.mark.slow
 def test_random_layers_are_counted_as_coq_counts_them() -> None:
     """Strides, dilations, uneven padding, groups and transposed layers, with and without several segments."""
@@ -166,6 +183,7 @@ def test_random_layers_are_counted_as_coq_counts_them() -> None:
 
 
 @needs_coq
+@pytest.mark.usefixtures("built")
 @pytest.mark.slow
 def test_changed_certificates_are_refused_when_they_are_false() -> None:
     rng, false, kept, count = random.Random(5), [], [], Counter[str]()
@@ -191,6 +209,7 @@ def test_changed_certificates_are_refused_when_they_are_false() -> None:
 
 
 @needs_coq
+@pytest.mark.usefixtures("built")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_named_strategies_receive_the_proved_bound_or_more() -> None:
