@@ -14,6 +14,7 @@ from synth.network.plan.cost_text import cost_text
 from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
+from synth.network.step_time.calls import gathered_text
 from synth.prediction.replay import replay
 from synth.reports.html.html_network import tiles
 
@@ -84,3 +85,14 @@ def test_the_table_of_strategies_says_what_it_does_with_small_layers(strict: boo
     assert ("is cut along other axes" in last) != strict
     assert "`parallelize`" in last
     assert "gathered slices of Out stay" in report(plan_network(network, asked))
+
+
+def test_what_every_rank_gathers_is_named_with_its_share() -> None:
+    network = parse_network(GATHERED, "gathered.yaml")
+    words = 4 * 8 * 16 * 16  # that each of the four nodes reads
+    assert gathered_text(network) == (
+        "every rank gathers all that these calls read, and computes them whole: whole (8 192 words); they "
+        "read 25.0% of the words that calls read"
+    )
+    assert words == 8192
+    assert gathered_text(load_network("examples/networks/tutorial.yaml")) == ""

@@ -7,11 +7,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.cli.parser import declare
+
+if TYPE_CHECKING:
+    from synth.network.graph import Network
 
 
 def register(subparsers: Any) -> None:
@@ -60,10 +63,22 @@ def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
         write_whole(args.output, text)
         if not args.quiet:
             print(network, file=sys.stderr)
+            _say_gathered(network)
     else:
         stdout.write(text)
         stdout.flush()
+        if not args.quiet:
+            _say_gathered(network)
     return 0
+
+
+def _say_gathered(network: Network) -> None:
+    """What ranks cannot divide, on stderr."""
+    from synth.network.step_time.calls import gathered_text
+
+    said = gathered_text(network)
+    if said:
+        print(f"synth: {said}", file=sys.stderr)
 
 
 @contextmanager

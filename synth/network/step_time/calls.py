@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from synth.base.units import show_words
 from synth.machine.collectives import best, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import split_over
@@ -150,6 +151,31 @@ def _computes(network: Network, node: Node, procs: int, machine: Machine) -> flo
         return compute.overhead + 2 * _products(network, node) / parts / rate
     touched = sum(_words(network, name) for name in node.inputs) + node.out_words
     return compute.overhead + touched * network.word_bytes / parts / (compute.bandwidth or compute.rate)
+
+
+def gathered_text(network: Network) -> str:
+    """A sentence on the calls that every rank computes from gathered values; "" where there are none.
+
+    Their share is that of the words that all calls of the network read.
+    """
+    read = {
+        name: sum(_words(network, source) for source in node.inputs) for name, node in network.nodes.items()
+    }
+    found = {
+        name: read[name]
+        for name, node in network.nodes.items()
+        if node.kind == "gathered" and node.divided == ""
+    }
+    if not found:
+        return ""
+    most = sorted(found, key=lambda name: -found[name])
+    shown = ", ".join(f"{name} ({show_words(found[name])} words)" for name in most[:5])
+    more = f" and {len(most) - 5} more" if len(most) > 5 else ""
+    share = sum(found.values()) / max(1, sum(read.values()))
+    return (
+        f"every rank gathers all that these calls read, and computes them whole: {shown}{more}; they read "
+        f"{share:.1%} of the words that calls read"
+    )
 
 
 def operations(network: Network) -> int:
