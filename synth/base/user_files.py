@@ -5,6 +5,8 @@ A pipe, a device or a huge file is refused before it is read: no reader waits fo
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import stat
@@ -15,6 +17,7 @@ from synth.base.errors import InputError
 from synth.base.yaml_positions import MAX_BYTES, shown
 
 STANDARD_INPUT = "-"
+MOST_NAMES = 1000  # of a folder, among which a similar name is looked for
 MOST_JSON = 8 << 20  # bytes of a plan or a certificate; parsed it takes up to 25 times as many
 _read: list[tuple[Any, bytes]] = []  # standard input, and what was read of it
 
@@ -34,7 +37,10 @@ def read_text(path: str | os.PathLike[str], most: int = MAX_BYTES, meant: str = 
     try:
         data = _standard_input() if is_standard_input(path) else _bytes_of(path, name, most, meant)
     except OSError as error:
-        raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable {meant}") from error
+        near = _near(path) if error.errno == errno.ENOENT else ""
+        raise InputError(
+            f"{name}: cannot be read ({error.strerror}); name a readable {meant}{near}"
+        ) from error
     except ValueError as error:  # a NUL or a lone surrogate in the name
         raise InputError(f"{name}: is not a file name; name a {meant}") from error
     if len(data) > most:
@@ -45,6 +51,20 @@ def read_text(path: str | os.PathLike[str], most: int = MAX_BYTES, meant: str = 
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         raise InputError(f"{name}:{line}:{column}: is not UTF-8 text; save the file as UTF-8") from error
+
+
+def _near(path: str | os.PathLike[str]) -> str:
+    """`; did you mean conv.yaml?` where the folder has a file with a similar name, else nothing."""
+    import difflib
+
+    folder, wanted = os.path.split(os.fspath(path))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(wanted[:100], names, n=1, cutoff=0.8)
+    return f"; did you mean {shown(os.path.join(folder, near[0]), 200)}?" if near else ""
 
 
 def _bytes_of(path: str | os.PathLike[str], name: str, most: int, meant: str) -> bytes:

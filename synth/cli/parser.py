@@ -27,11 +27,30 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
 
+    given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; it remembers the words for `error`."""
+        self.given = list(args or ())
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        """Raises `UsageError`; a word that is no choice gets the nearest choice."""
+        """Raises `UsageError`; a word that is no choice gets the nearest choice.
+
+        An option that the command does not have is told before one that is missing.
+        """
+        if message.startswith("the following arguments are required"):
+            unknown = [word for word in self.given if word.startswith("--") and not self._knows(word)]
+            if unknown:
+                self.refuse_rest(unknown[:1])
         wrong = re.match(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)$", message)
         near = nearest(wrong[2], re.findall(r"[^\s,']+", wrong[3])) if wrong else ""
         raise UsageError(f"{message}{near}; see {self.prog} --help")
+
+    def _knows(self, word: str) -> bool:
+        """Whether a word is an option of the command, or the beginning of one."""
+        name = word.partition("=")[0]
+        return word == "--" or any(flag.startswith(name) for flag in self._option_string_actions)
 
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
         """Raises `UsageError` for words that nothing takes."""

@@ -39,6 +39,15 @@ def refusal(path: object, most: int = MAX_BYTES, meant: str = "YAML file") -> st
     return str(caught.value)
 
 
+def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "conv.yaml").write_text("conv2d: {}")
+    assert refusal(tmp_path / "con.yaml").endswith(
+        f"name a readable YAML file; did you mean {tmp_path}/conv.yaml?"
+    )
+    assert refusal(tmp_path / "other.yaml").endswith("name a readable YAML file")
+    assert refusal(tmp_path / "none" / "conv.yaml").endswith("name a readable YAML file")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     gone = tmp_path / "gone.yaml"
     assert refusal(gone) == f"{gone}: cannot be read (No such file or directory); name a readable YAML file"

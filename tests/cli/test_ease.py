@@ -14,8 +14,16 @@ import pytest
 import yaml
 from command_line import SMALL, Captured, told
 
+from synth.base.errors import (
+    CheckError,
+    InfeasibleError,
+    InputError,
+    MissingExtraError,
+    RunError,
+    UsageError,
+)
 from synth.base.units import in_unit_of
-from synth.cli.main import COMMANDS, commands, parser
+from synth.cli.main import COMMANDS, commands, main, parser
 from synth.cli.output import folded
 from synth.cli.setup import schema
 
@@ -224,6 +232,38 @@ def test_completion_of_commands_flags_and_files(capsys: Captured) -> None:
     assert "--exact-procs" in out
     assert "_shtab_synth_plan_pos_0_COMPGEN=_shtab_compgen_files" in out
     assert told(capsys, "completion", "zsh")[1].startswith("#compdef synth")
+    assert "complete -c synth" in told(capsys, "completion", "fish")[1]
+
+
+def test_an_unknown_option_is_told_before_one_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = told(capsys, "plan", "--proc", "4", "--memry=1GiB")
+    assert code == 2
+    assert (
+        said == "synth: unrecognized arguments: --memry=1GiB; did you mean --memory?; see synth plan --help\n"
+    )
+    assert "the following arguments are required: FILE" in told(capsys, "plan", "--proc", "4")[2]
+
+
+def test_exit_codes_are_those_of_the_table() -> None:
+    text = Path("docs/faults.md").read_text(encoding="utf-8").partition("## Exit codes\n")[2]
+    rows = {int(code): names for code, names in re.findall(r"^\| (\d+) \| .* \| (.*) \|$", text, re.M)}
+    classes = (UsageError, InputError, InfeasibleError, CheckError, RunError, MissingExtraError)
+    for each in classes:
+        assert f"`{each.__name__}`" in rows[each.exit_code]
+    assert set(rows) == {0, *(each.exit_code for each in classes)}
+
+
+def test_certify_and_errata_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bound = tmp_path / "bound.json"
+    assert main(["plan", SMALL, "--procs", "4", "--certify", "-o", str(bound)]) == 0
+    lines = told(capsys, "certify", str(bound))[1].splitlines()
+    made = json.loads(told(capsys, "certify", str(bound), "--json")[1])
+    assert (made["schema"], made["file"]) == ("synth.certified/1", str(bound))
+    assert " ".join(made["checked"]).split() == " ".join(lines).split()
+    found = json.loads(told(capsys, "errata", "--json")[1])
+    assert found["schema"] == "synth.errata/1"
+    assert len(found["errata"]) > 10
+    assert set(found["errata"][0]) == {"where", "fault", "example", "printed", "right"}
 
 
 @pytest.mark.parametrize(

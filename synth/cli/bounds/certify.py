@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from synth.base.file_kinds import refuse_other_file
-from synth.cli.arguments import text_or_nothing
+from synth.cli.arguments import json_text, text_or_nothing
 from synth.cli.output import show
 from synth.cli.parser import declare
 
@@ -23,6 +24,7 @@ def register(subparsers: Any) -> None:
     )
     command.add_argument("certificate", metavar="FILE", help="a certificate (JSON); - is stdin")
     command.add_argument("--plan", metavar="FILE", help="a plan file that the certificate must be about")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument(
         "--proved",
         action="store_true",
@@ -45,5 +47,10 @@ def run(args: argparse.Namespace) -> int:
         from synth.bounds.proved_check import prove
 
         lines += prove(read_certificate(args.certificate), args.certificate)
-    show("\n".join(lines) + "\n")
+    if args.json:
+        sys.stdout.write(
+            json_text({"schema": "synth.certified/1", "file": args.certificate, "checked": lines})
+        )
+    else:
+        show("\n".join(lines) + "\n")
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 from synth.base.extras import extra_needed
 from synth.cli.parser import declare
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 FILES = ("FILE", "LAYER", "NET", "PLAN.json", "CSV")  # arguments that name files
 
 
@@ -21,6 +21,7 @@ def register(subparsers: Any) -> None:
         "print the script that completes commands and flags in a shell",
         "bash > ~/.local/share/bash-completion/completions/synth",
         "zsh > ~/.zfunc/_synth",
+        "fish > ~/.config/fish/completions/synth.fish",
     )
     command.add_argument("shell", choices=SHELLS, help="the shell")
 
