@@ -7,7 +7,7 @@ BIN ?= $(OWN)
 DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
-.PHONY: check test lint demo golden mutants judges bench bench-network bench-models bench-balance bench-gpu bench-all accuracy published networks fuzz wheel light audit \
+.PHONY: check test lint demo golden mutants judges bench bench-network bench-models bench-balance bench-limits bench-gpu bench-all accuracy published networks fuzz wheel light audit \
 	docs notebooks pictures proof proof-quick
 
 check: lint test
@@ -56,6 +56,11 @@ bench-balance: $(READY)
 	for link in 60mbit 240mbit; do \
 	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time --once --seconds 8 \
 	--rounds 1 25 --profiles 1 || exit 1; done
+
+# beside one process that has all cores, the limit on one host (15 minutes)
+bench-limits: $(READY)
+	$(BIN)/python -m benchmarks.suite.models --procs 2 --peers "one process" "one process, compiled" \
+		-o benchmarks/results/limits.md
 
 # one process on one GPU beside plain torch and DDP: networks, layers, memory, rates
 bench-gpu: $(READY)

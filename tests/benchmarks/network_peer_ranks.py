@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.suite.models.by_hand import best_parts, block, spatial, tensor
+from benchmarks.suite.models.contenders import ONE, limits
 from examples.decoders import decoder
 from examples.models import ResNet
 from examples.unet3d import UNet3d
@@ -44,6 +45,23 @@ def rows(name: str) -> dict[str, float]:
         expected = next(model.parameters()).grad
         errors["gradient"] = float((ours - expected).abs().max() / expected.abs().max())
     return errors
+
+
+def alone(inference: bool) -> dict[str, float]:
+    """One process with all cores: the loss on the first rank, beside the model; threads are put back."""
+    torch.manual_seed(0)
+    model = ResNet(depths=(1, 1), base=4, classes=6).double()
+    batch = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    out = (copy.deepcopy(model).eval() if inference else copy.deepcopy(model))(batch)
+    threads = torch.get_num_threads()
+    (made,) = (each for each in limits("local", inference, model, batch, out.numel()) if each.name == ONE)
+    ready = made.make()
+    loss = float(ready.loss().detach())
+    ready.step()
+    assert torch.get_num_threads() == threads
+    assert (ready.held() > 0) == (dist.get_rank() == 0)
+    right = float(out.detach().square().mean()) if dist.get_rank() == 0 else 0.0
+    return {"loss": abs(loss - right)}
 
 
 def filters() -> dict[str, float]:

@@ -24,5 +24,10 @@ def test_rows_with_halos(ranks: RankPool, name: str, names: tuple[str, ...]) -> 
     exact(ranks.call("rows", name), *names)
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_one_process_with_all_cores(ranks: RankPool, inference: bool) -> None:
+    exact(ranks.call("alone", inference), "loss")
+
+
 def test_filters_with_gathered_channels(ranks: RankPool) -> None:
     exact(ranks.call("filters"), "value", "gradient")

@@ -16,6 +16,10 @@ since all together exceed the memory. Bytes are counted at the sockets, as in `s
 reduce-scatter moves as much as an all-reduce; with a better one FSDP2 would move two thirds. Held are
 parameters, gradients and momenta (of decoders: parameters).
 
+With `--peers "one process" "one process, compiled"` ours stands beside the limit on one host: the model on
+the first rank, with a thread for each core, eager and under `torch.compile`, while the other ranks wait at a
+barrier, which takes no core. Its batch normalizations compare with those of "ours, local".
+
 Lines are written after each network, and replace those of the same network and number of ranks in the files
 of an earlier run; the last column of the table says when a line was measured.
 """
@@ -39,13 +43,13 @@ from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.launch import ROOT, MeasuringError, run_module
 from benchmarks.suite.models import rank
-from benchmarks.suite.models.contenders import LOCAL, OURS
+from benchmarks.suite.models.contenders import LIMITS, LOCAL, OURS
 from benchmarks.suite.models.lines import HEADS, Line, merged, page, write
 from benchmarks.suite.models.networks import MODELS
 from benchmarks.suite.table import markdown
 from synth.machine.measured import machine_text
 
-PEERS = ("DDP", "ZeRO-1", "FSDP2", "spatial", "tensor")
+PEERS = ("DDP", "ZeRO-1", "FSDP2", "spatial", "tensor", *LIMITS)
 
 
 def measured(args: argparse.Namespace, hosts: Hosts) -> int:
@@ -127,7 +131,7 @@ def main() -> int:
     )
     parser.add_argument("networks", nargs="*", metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--procs", type=int, nargs="+", default=(4,))
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=(), help="all by default")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=(), help="default: all that move words")
     parser.add_argument("--seconds", type=float, default=30.0, help="of timed rounds per network, after one")
     parser.add_argument("--rounds", type=int, nargs=2, default=(5, 20), metavar=("LEAST", "MOST"))
     parser.add_argument("--no-write", action="store_true", help="print only")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,8 @@ from benchmarks.suite.models.networks import Case
 OURS, LOCAL = "ours", "ours, local"
 WORDS, LOCAL_WORDS = "ours, for words", "ours, local, for words"  # the same, planned for the fewest words
 MINE = (OURS, LOCAL, WORDS, LOCAL_WORDS)
+ONE, COMPILED = "one process", "one process, compiled"  # with all cores: what no rank can beat on one host
+LIMITS = (ONE, COMPILED)
 SMALL = 100  # times smaller than the network: modules that FSDP2 gathers with the rest
 
 
@@ -88,7 +91,36 @@ class Applied:
         return _bytes(self.net)
 
 
-Made = Trained | Applied
+@dataclass
+class Alone:
+    """A network on the first rank, with a thread for each core, while the others wait."""
+
+    given: Trained | Applied | None  # None on the ranks that wait
+
+    def _with_all_cores(self, call: Callable[[], Any]) -> Any:
+        before = torch.get_num_threads()
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(before)
+
+    def loss(self) -> torch.Tensor:
+        """The loss on the first rank, zero on the others."""
+        found: torch.Tensor = self._with_all_cores(self.given.loss) if self.given else torch.zeros(())
+        return found
+
+    def step(self) -> None:
+        """The timed step."""
+        if self.given:
+            self._with_all_cores(self.given.step)
+
+    def held(self) -> int:
+        """Bytes of parameters, gradients and momenta."""
+        return self.given.held() if self.given else 0
+
+
+Made = Trained | Applied | Alone
 
 
 @dataclass(frozen=True)
@@ -114,6 +146,7 @@ def contenders(case: Case, model: nn.Module, batch: torch.Tensor, words: int) ->
         return [
             Contender(OURS, "", partial(_ours_applied, case, model, batch, words)),
             Contender("spatial", "", partial(_rows_applied, case, model, batch, words)),
+            *limits("", True, model, batch, words),
         ]
     norms = any(isinstance(each, nn.BatchNorm2d | nn.BatchNorm3d) for each in model.modules())
     every, own = ("global", "local") if norms else ("", "")
@@ -131,7 +164,24 @@ def contenders(case: Case, model: nn.Module, batch: torch.Tensor, words: int) ->
         Contender("FSDP2", own, partial(_samples, _fsdp2, model, batch, words)),
         Contender("spatial", own, partial(_rows, case, model, batch, words)),
         Contender("tensor", every, partial(_filters, model, batch, words)),
+        *limits(own, False, model, batch, words),
     ]
+
+
+def limits(
+    statistics: str, inference: bool, model: nn.Module, batch: torch.Tensor, words: int
+) -> list[Contender]:
+    """One process with all cores, as it is and compiled."""
+    made = partial(_alone, inference, model, batch, words)
+    return [Contender(name, statistics, partial(made, name == COMPILED)) for name in LIMITS]
+
+
+def _alone(inference: bool, model: nn.Module, batch: torch.Tensor, words: int, compiled: bool) -> Made:
+    if dist.get_rank():
+        return Alone(None)
+    net: Any = copy.deepcopy(model)
+    net = torch.compile(net.eval() if inference else net) if compiled else net.eval() if inference else net
+    return Alone((Applied if inference else Trained)(net, batch, words))
 
 
 def _ours(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.models.contenders import LOCAL, LOCAL_WORDS, MINE, OURS, WORDS
+from benchmarks.suite.models.contenders import COMPILED, LIMITS, LOCAL, LOCAL_WORDS, MINE, ONE, OURS, WORDS
 from benchmarks.suite.summary import Spread, makespans, ratios
 from benchmarks.suite.table import markdown
 
@@ -59,8 +59,8 @@ class Line:
 
     @property
     def peers(self) -> list[Row]:
-        """Those that are not ours."""
-        return [row for row in self.rows if row.name not in MINE]
+        """Those that are not ours, and move words."""
+        return [row for row in self.rows if row.name not in (*MINE, *LIMITS)]
 
     @property
     def errors(self) -> dict[str, float]:
@@ -162,6 +162,8 @@ def overview(lines: list[Line]) -> list[str]:
     """One row per line: the fastest peer, DDP, FSDP2 and the time model; then geometric means."""
     heads = ["network", "P", "ours s", "fastest peer", "its time / ours", "DDP / ours", "FSDP2 / ours"]
     heads += ["its MB / ours", "least MB of a peer / ours for words", "predicted s", "error"]
+    limited = any(row.name in LIMITS for line in lines for row in line.rows)
+    heads += [f"{ONE} / ours", "compiled / ours"] if limited else []
     rows, kinds = [], dict[str, list[float]]()
     for line in lines:
         by_name = {row.name: row for row in line.rows}
@@ -180,7 +182,12 @@ def overview(lines: list[Line]) -> list[str]:
         alike = by_name.get(LOCAL) if best and best.statistics == "local" else line.rows[0]
         shown.append(f"{best.moved / alike.moved:.2f}" if best and alike and alike.moved else "")
         shown.append("" if line.fewest_bytes is None else f"{line.fewest_bytes:.2f}")
-        rows.append([*shown, *_predicted(line)])
+        limits = [by_name.get(what) for what in (ONE, COMPILED)] if limited else []
+        ratios_of = [f"{row.ratio.median:.2f}" if row else "" for row in limits]
+        rows.append([*shown, *_predicted(line), *ratios_of])
+    for what in LIMITS:
+        kinds |= {what: [row.ratio.median for line in lines for row in line.rows if row.name == what]}
+    kinds = {what: each for what, each in kinds.items() if each}
     errors = [abs(each) for line in lines for each in line.errors.values()]
     sentences = [
         f"{what} / ours: {math.exp(statistics.fmean(map(math.log, each))):.2f} in the geometric mean of "

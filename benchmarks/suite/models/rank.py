@@ -23,7 +23,7 @@ from torch import nn
 import synth
 from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.hosts import while_fast
-from benchmarks.suite.models.contenders import LOCAL, MINE, OURS, Contender, Made, contenders
+from benchmarks.suite.models.contenders import LIMITS, LOCAL, MINE, OURS, Contender, Made, contenders
 from benchmarks.suite.models.networks import MODELS
 from benchmarks.suite.rank import FAR, Step, Times, counted, first_rounds, leave, rounds_for, timed
 
@@ -54,7 +54,8 @@ def measure(name: str, seconds: float, rounds: tuple[int, int], peers: Sequence[
     model, batch = case.make(), torch.randn(case.shape)
     loss, words = _on_one_process(model, batch)
     made = contenders(case, model, batch, words)
-    made = [each for each in made if each.whole or not peers or each.name in peers]
+    asked = peers or [each.name for each in made if each.name not in LIMITS]
+    made = [each for each in made if each.whole or each.name in asked]
     measuring = _Measuring(loss, rounds)
     groups = [[each] for each in made] if case.alone else [made]
     for group in groups:
