@@ -29,7 +29,9 @@ class Parser(argparse.ArgumentParser):
 
     given: Sequence[str] = ()
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """As argparse does; it remembers the words for `error`."""
         self.given = list(args or ())
         return super().parse_known_args(args, namespace)
