@@ -238,10 +238,6 @@ class Partition:
         form = whole_along(whole, dims, whole, range(len(whole)))
         return Partition(fitting(layout, form))
 
-    def evenly(self, whole: Sequence[int]) -> Partition:
-        """An even partition of another shape on the same ranks."""
-        return Partition(even(whole, self.ranks))
-
 
 def require_same_ranks(one: Partition, other: Partition) -> None:
     """Raise `ValueError` if two tensors lie on other ranks."""
