@@ -27,6 +27,8 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             *(kwargs[name] for name in entry.names[len(args) :] if name in kwargs),
         ]
         fits = len(given) == len(args) + len(kwargs) == len(entry.names)
+        if not entry.version:
+            fits = False  # it is read, so that code is compiled again for another one
         if entry.keys is not None and fits and not torch.is_autocast_enabled("cpu"):
             train = torch.is_grad_enabled() and not entry.inference
             needs = [train and each.requires_grad for each in given]

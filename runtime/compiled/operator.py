@@ -40,6 +40,7 @@ class Entry:
         self.anchor = torch.zeros((), requires_grad=True)
         self.names: tuple[str, ...] = ()
         self.keys: tuple[Any, ...] | None = None
+        self.version = ""
         self.inference = False
         self.waiting: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 

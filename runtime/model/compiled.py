@@ -8,6 +8,7 @@ It compiles the rest.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -27,6 +28,7 @@ RUNTIME = (
 )
 PLAIN = ("base", "network", "parallel")
 Function = TypeVar("Function", bound=Callable[..., Any])
+_VERSIONS = itertools.count()
 WHY = (
     "a network of synth.parallelize exchanges words between ranks, so torch.compile"
     " runs it as it is; compile without fullgraph=True, or parallelize it with"
@@ -60,9 +62,18 @@ def entry_of(network: Any) -> Entry:
     mine: Any = weakref.ref(network)
 
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        found = mine()
+        found, promised = mine(), shapes([tuple(each.shape) for each in given])
         made = found._pass((), dict(zip(found.program.inputs, given, strict=True)))
-        return Structure(made).tensors
+        outs = Structure(made).tensors
+        now = [(tuple(each.shape), each.dtype) for each in outs]
+        if now != promised:
+            raise RuntimeError(
+                f"the network gives {_in_words(now)}, but code was compiled for"
+                f" {_in_words(promised)}, which it gave before it was changed; call"
+                " this again, or the network itself after a change, and parallelize a"
+                " model that has the dtype in which it runs"
+            )
+        return outs
 
     def shapes(given: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], Any]]:
         program = mine()._programs.calls[0].known(given)
@@ -73,9 +84,13 @@ def entry_of(network: Any) -> Entry:
     return Entry(run, shapes)
 
 
+def _in_words(outs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
+    return ", ".join(f"{shape} of {dtype}" for shape, dtype in outs)
+
+
 def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
     """Note how a network is called, which was planned."""
-    entry.names = tuple(program.inputs)
+    entry.names, entry.version = tuple(program.inputs), f"{next(_VERSIONS)}"
     given = program.structure.filled(range(len(program.outputs)))
     entry.keys, entry.inference = None, program.inference
     plain = whole and not any("." in name for name in entry.names)

@@ -115,8 +115,7 @@ class Network(Shown):
         self._programs = Programs(self.program, template, modes, plan)
         self._meter = Meter()
         self._watch = Watch(shown, self.program.attributes)
-        seen, facts = self.program.attributes, self._watch.facts
-        self._original = Original(model, seen, facts)
+        self._original = Original(model, self.program.attributes, self._watch)
         look_for_optimizers(self, model)
         self.show(shown)
         self._connect()

@@ -155,20 +155,24 @@ class PartitionedTensor(torch.Tensor):
 
     @data.setter
     def data(self, values: torch.Tensor) -> None:
-        """Take other words: the whole, the same on all ranks, or partitioned alike.
+        """Take other words: the whole, the same on all ranks, or partitioned.
 
-        Raises `ValueError` for another shape or partition.
+        Words that lie otherwise are moved, which all ranks must do. Raises `ValueError`
+        for another shape or other ranks.
         """
         given, place = values.detach(), self._partition
-        if given.shape == self.shape and not isinstance(given, PartitionedTensor):
-            own = place.cut(given).clone(memory_format=torch.contiguous_format)
-            given = PartitionedTensor(own, place)
-        if not isinstance(given, PartitionedTensor) or given._partition != place:
+        if given.shape != self.shape:
             raise ValueError(
                 f"data of a partitioned tensor of {tuple(self.shape)} was set to"
-                f" {tuple(given.shape)}, not to the whole, nor to words that lie alike;"
-                " give the whole, or assign another parameter to the module"
+                f" {tuple(given.shape)}; give that shape, or assign another parameter"
+                " to the module"
             )
+        if not isinstance(given, PartitionedTensor):
+            own = place.cut(given).clone(memory_format=torch.contiguous_format)
+            given = PartitionedTensor(own, place)
+        elif given._partition != place:
+            moved: Any = given.redistribute(place).detach()
+            given = moved
         vars(torch._C.TensorBase)["data"].__set__(self, given)
         self._local = given._local
 

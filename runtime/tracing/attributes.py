@@ -8,12 +8,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
+from torch.utils import _pytree
 
-from synth.runtime.tracing.facts import INTERNAL, Description, differences
+from synth.runtime.tracing.facts import (
+    INTERNAL,
+    MISSING,
+    Description,
+    Fact,
+    differences,
+)
+from synth.runtime.tracing.inputs import CONSTANTS
 
-Names = set[tuple[str, str]]  # (module, attribute)
+Place = tuple[str, str]  # (module, attribute)
+Names = set[Place]
 ALL = "__dict__"  # stands for all attributes of a module
 
 
@@ -21,13 +31,20 @@ class Attributes:
     """What the runs of one model read and wrote.
 
     read: by code of the model, not by layers of torch.nn that are recorded as one call.
-    called: those layers. written: attributes that differ after a run.
+    called: those layers. written: attributes that differ after a run. first: those that
+    were read before they were written. changes: the values of written attributes before
+    and after the last run. left: what runs left in those that have constants alone.
+    caches: modules in which they left tensors or other objects.
     """
 
     def __init__(self) -> None:
         self.read: Names = set()
         self.called: set[str] = set()
         self.written: Names = set()
+        self.first: Names = set()
+        self.changes: dict[Place, tuple[Any, Any]] = {}
+        self.left: dict[Place, Any] = {}
+        self.caches: set[str] = set()
 
     def is_read(self, module: str, name: str) -> bool:
         """Whether a run read an attribute."""
@@ -61,6 +78,9 @@ class Attributes:
             counts = known is not None and name not in INTERNAL and not inside()
             if counts and not (name == ALL and _is_torchs(sys._getframe(1).f_globals)):
                 self.read.add((str(known), name))
+                held = before.facts.get(Fact(str(known), "attribute", name), MISSING)
+                if held is object.__getattribute__(module, "__dict__").get(name):
+                    self.first.add((str(known), name))
             return object.__getattribute__(module, name)
 
         nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
@@ -69,11 +89,29 @@ class Attributes:
         finally:
             del nn.Module.__getattribute__
         now = Description(model, _every).facts
-        self.written |= {
-            (each.fact.module, each.fact.name)
+        found = [
+            each.fact
             for each in differences(before.facts, now)
             if each.fact.kind == "attribute"
-        }
+        ]
+        whole = {each._replace(path="") for each in found}
+        places = {(each.module, each.name): each for each in whole}
+        self.written |= places.keys()
+        self.changes = {p: (before.facts.get(f), now.get(f)) for p, f in places.items()}
+
+    def forget_values(self) -> None:
+        """Keep no values of the model alive but constants."""
+        for place, (_, new) in self.changes.items():
+            if is_plain(new):
+                self.left[place] = new
+            else:
+                self.caches.add(place[0])
+        self.changes = {}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a constant, or a container of constants."""
+    return all(isinstance(each, CONSTANTS) for each in _pytree.tree_leaves(value))
 
 
 def _is_torchs(names: dict[str, object]) -> bool:

@@ -24,6 +24,7 @@ HOOKS = {
     "_backward_hooks": "backward hook",
 }
 LIBRARIES = {*sys.stdlib_module_names, "torch"}
+IN_PLACE = " in place"  # the path of how often a tensor was changed
 ORDER = " in order"  # the path of the names of modules
 DEEPEST = 16  # parts of parts that are followed
 
@@ -114,7 +115,7 @@ class Description:
         if isinstance(value, torch.Tensor):
             self.constants.append(value)
             version = 0 if value.is_inference() else value._version
-            self.facts[fact._replace(path=f"{fact.path} in place")] = version
+            self.facts[fact._replace(path=f"{fact.path}{IN_PLACE}")] = version
             return
         parts = list(_parts(value))
         if not parts or id(value) in self._seen or depth > DEEPEST:

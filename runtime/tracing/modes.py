@@ -219,6 +219,16 @@ def _first_difference(one: fx.Graph, other: fx.Graph) -> str:
     return "output"
 
 
+def difference(one: fx.Graph, other: fx.Graph) -> str:
+    """The first call in which two graphs differ; "" where they are the same."""
+    twins = _matched(one, other)
+    if isinstance(twins, str) or len(twins) < len(one.nodes):
+        return _first_difference(one, other)
+    pairs = twins.items()
+    apart = (n.name for n, t in pairs if _constants(n, True) != _constants(t, True))
+    return next(apart, "")
+
+
 def _facts(node: fx.Node) -> tuple[Any, ...]:
     """What a node says, without its arguments."""
     target = getattr(node.target, "__name__", node.target)

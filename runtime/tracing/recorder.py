@@ -260,6 +260,10 @@ class Recorder(TorchFunctionMode):
         node, _ = self.nodes.get(id(values), (None, 0))
         return node is not None and is_computed(node)
 
+    def knows(self, values: Any) -> bool:
+        """Whether a call has read a tensor."""
+        return id(values) in self.nodes
+
     # -- modules ---------------------------------------------------------------------
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:

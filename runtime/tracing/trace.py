@@ -21,6 +21,7 @@ from torch import fx, nn
 
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments, Inputs
+from synth.runtime.tracing.kept_state import require_no_numbers, require_no_tensors
 from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
@@ -65,6 +66,11 @@ def traced(
     graph = joined_modes(
         model,
         lambda mode: _run(partial(_recorded, model, given, dtype, mode, device, seen)),
+    )
+    require_no_numbers(
+        model,
+        lambda each: _recorded(each, given, dtype, None, device, Attributes()),
+        seen,
     )
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
@@ -130,6 +136,8 @@ def _recorded(
             f" {_reason(error)}{place_of(error)}"
         ) from error
     seen.called |= recorder.called
+    require_no_tensors(seen, recorder.computed, recorder.knows)
+    seen.forget_values()
     if random.getstate() != drawn:
         raise ValueError(
             f"{type(model).__name__} draws from Python's random numbers in forward,"

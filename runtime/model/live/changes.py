@@ -12,6 +12,7 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.facts import (
     HOOKS,
+    IN_PLACE,
     MISSING,
     ORDER,
     STORED,
@@ -175,8 +176,8 @@ def _in_words(each: Difference) -> str:
         return f"{name} was added"
     if fact.kind in STORED.values():
         return f"{name} was replaced"
-    if fact.path.endswith(" in place"):
-        return f"{name.removesuffix(' in place')} was changed in place"
+    if fact.path.endswith(IN_PLACE):
+        return f"{name.removesuffix(IN_PLACE)} was changed in place"
     return f"{name} is {_short(now)}, it was {_short(before)}"
 
 

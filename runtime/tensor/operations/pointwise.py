@@ -30,6 +30,8 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
     base = common_partition(tensors)
     here = [to_partition(each, base) for each in args]
     named = {name: to_partition(each, base) for name, each in kwargs.items()}
+    if len(base.local_shape) != len(base.shape):
+        named.pop("memory_format", None)  # of groups apart, which it is not of
     return wrap(func(*here, **named), base)
 
 

@@ -1,0 +1,36 @@
+"""Short habits of training code, on two ranks: as in one process, or refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from habits_ranks import HABITS, QUICK
+from habits_table import PLANS
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name in HABITS]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("habits")
+    with RankPool(Path(__file__).with_name("habits_ranks.py"), 2, folder) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_habit(two: RankPool, name: str, request: pytest.FixtureRequest) -> None:
+    """With every plan, or with --slow alone; else the plans take turns."""
+    turn = [*PLANS][list(HABITS).index(name) % len(PLANS)]
+    for plan in PLANS if request.config.getoption("--slow") else [turn]:
+        for error, said in two.call("run_habit", name, plan):
+            assert error < 1e-8, f"{plan}: {said}"
+            assert HABITS[name].refused in said or not HABITS[name].refused, said
+
+
+def test_there_are_many() -> None:
+    assert len(HABITS) >= 60
+    assert set(HABITS) >= QUICK
