@@ -128,7 +128,7 @@ def agree(
     store: Any, rank: int, size: int, plan: str, gpu: bool, timeout: float
 ) -> bool:
     """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
-    mine = [Said(plan, rank), Said(str(torch.__version__), rank), gpu]
+    mine = [Said(plan, rank), Said(versions(), rank), gpu]
 
     def combine(own: Any, child: Any) -> Any:
         pairs = zip(own[:2], child[:2], strict=True)
@@ -147,14 +147,21 @@ def agree(
     return bool(all_gpu)
 
 
+def versions() -> str:
+    """The versions of packages on this rank that must be the same on all."""
+    package = sys.modules.get("synth")  # a standalone program imports none of it
+    synth = f" and synth {package.__version__}" if package else ""
+    return f"torch {torch.__version__}{synth}"
+
+
 def difference(plans: Said, versions: Said) -> str:
-    """In words, why ranks must not start: another plan, or another version of torch."""
+    """In words, why ranks must not start: another plan, or another version."""
     if plans.other >= 0:
         text = f"rank {plans.other} runs another plan than rank 0"
         return f"{text}; start all ranks with one program"
     if versions.other >= 0:
         return (
-            f"rank {versions.other} has torch {versions.other_text}, but rank 0"
+            f"rank {versions.other} has {versions.other_text}, but rank 0 has"
             f" {versions.text}; install one version for all ranks"
         )
     return ""

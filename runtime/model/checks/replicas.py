@@ -1,102 +1,173 @@
-"""Words that several ranks hold must be the same on all of them."""
+"""Words that several ranks hold must be the same on all of them.
+
+Each rank compares every copy with the last rank before it that holds the same region.
+So it exchanges one digest per copy of its own, however many ranks there are. Copies
+that are equal along these chains are equal between any two ranks.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from synth.runtime.comm.group_tree import combined
+from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.process_groups import backend_of
 from synth.runtime.grid.boxes import Box, overlap, volume, within
-from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 if TYPE_CHECKING:
     from synth.runtime.model.network import Network
 
-# parameter or buffer, region, replica; -1 for what all replicas have
-Region = tuple[str, Box, int]
+BYTES = 16  # of a digest
 
 
-class Copies(NamedTuple):
-    """Regions of which ranks hold copies. Ranks are told by their index.
+class Apart(NamedTuple):
+    """Copies that differ: of the first tensor, and which tensors have any.
 
-    first: region -> the first rank known to hold it, and its digest there. apart:
-    region -> two ranks with other words.
+    tensor: its number. other, one: the global ranks that differ. tensors: a bit for
+    each.
     """
 
-    first: dict[Region, tuple[int, str]]
-    apart: dict[Region, tuple[int, int]]
+    tensor: int
+    other: int
+    one: int
+    region: Box
+    tensors: int
 
-    def with_child(self, child: Copies) -> Copies:
+    def with_child(self, child: Apart) -> Apart:
         """The same of these ranks and others."""
-        first, apart = dict(self.first), self.apart | child.apart
-        for region, (other, digest) in child.first.items():
-            one, known = first.setdefault(region, (other, digest))
-            if known != digest:
-                apart.setdefault(region, (one, other))
-        return Copies(first, {**apart, **self.apart})
+        return min(self, child)._replace(tensors=self.tensors | child.tensors)
+
+
+class Compared(NamedTuple):
+    """A region of a tensor of which this rank and another hold copies.
+
+    tensor: its number. peer: the index of the other rank among those of all replicas.
+    before: whether the other one comes before this rank.
+    """
+
+    tensor: int
+    region: Box
+    peer: int
+    before: bool
 
 
 def check_replicas(net: Network) -> None:
     """Compare the copies of parameters and buffers, bit by bit, on all ranks of `net`.
 
-    All its ranks must call it, in every replica. It takes one exchange of 16 bytes for
-    each region of which several ranks hold copies, and reads each of these words once.
+    All its ranks must call it, in every replica. A rank sends and gets 16 bytes for
+    each of its regions of which other ranks hold copies, and reads their words once.
     Running statistics of replicas differ until the next pass that trains, so these are
     compared inside each replica.
 
     Raises `RuntimeError` on all ranks, with parameter and ranks, if copies differ: the
     program changed them on some ranks alone, or a memory or link was faulty.
     """
-    ranks = net.ranks.everyone
     net.ranks.require_all("check of replicas")
-    own = {key: (ranks.me, digest) for key, digest in digests_of(net).items()}
-    apart = combined(ranks, Copies(own, {}), Copies.with_child, lambda told: told.apart)
-    if not apart:
+    names = [name for name, _ in _tensors(net)]
+    none = Apart(len(names), 0, 0, (), 0)
+    found = combined(net.ranks.everyone, _own(net) or none, Apart.with_child)
+    if not found.tensors:
         return
-    (key, region, _), pair = next(iter(apart.items()))
-    one, other = (ranks.members[index] for index in pair)
-    names = list(dict.fromkeys(name for name, _, _ in apart))
-    more = f", as have {len(names) - 1} more tensors" if len(names) > 1 else ""
+    count = found.tensors.bit_count() - 1
+    more = f", as have {count} more tensors" if count else ""
     raise RuntimeError(
-        f"{key} has other words on rank {other} than on rank {one}, in the region"
-        f" {region} of which both hold a copy{more}; change parameters alike on all"
-        " ranks, and load the last checkpoint"
+        f"{names[found.tensor]} has other words on rank {found.other} than on rank"
+        f" {found.one}, in the region {found.region} of which both hold a copy{more};"
+        " change parameters alike on all ranks, and load the last checkpoint"
     )
 
 
-def digests_of(net: Network) -> dict[Region, str]:
-    """Of every region of which this rank and another hold copies."""
-    found, replicas, changing = dict[Region, str](), net.ranks.replicas, set[str]()
+def _own(net: Network) -> Apart | None:
+    """The copies of this rank that differ from those of the ranks before it."""
+    everyone, tensors = net.ranks.everyone, _tensors(net)
+    of_peer: dict[tuple[int, bool], list[Compared]] = {}
+    digests: dict[tuple[int, Box], bytes] = {}
+    for each in compared(net):
+        of_peer.setdefault((each.peer, each.before), []).append(each)
+        if (each.tensor, each.region) not in digests:
+            values = _words(tensors[each.tensor][1], each.region)
+            digests[each.tensor, each.region] = _digest(values)
+    device = "cpu" if backend_of(everyone.group, "cpu") else "cuda"
+    mine, theirs = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+    for (peer, before), some in of_peer.items():
+        data = b"".join(digests[each.tensor, each.region] for each in some)
+        words = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+        if before:
+            theirs[peer] = torch.empty_like(words)
+        else:
+            mine[peer] = words
+    ends = sorted(theirs.items()), sorted(mine.items())
+    wait_for(start_messages(*ends, everyone.group) if theirs or mine else [])
+    apart: Apart | None = None
+    for peer, words in theirs.items():
+        data = words.cpu().numpy().tobytes()
+        for place, each in enumerate(of_peer[peer, True]):
+            own = digests[each.tensor, each.region]
+            if data[place * BYTES : (place + 1) * BYTES] != own:
+                ranks = everyone.rank, everyone.members[peer]
+                new = Apart(each.tensor, *ranks, each.region, 1 << each.tensor)
+                apart = apart.with_child(new) if apart else new
+    return apart
+
+
+def _tensors(net: Network) -> list[tuple[str, torch.Tensor]]:
+    return [*net.named_parameters(), *net.named_buffers()]
+
+
+def compared(net: Network) -> Iterator[Compared]:
+    """What this rank compares with others; two ranks list it in the same order."""
+    ranks, replicas, changing = net.ranks, net.ranks.replicas, set[str]()
+    place_of = {rank: place for place, rank in enumerate(ranks.everyone.members)}
     if replicas is not None and net.program.replication is not None:
         changing = set(net.program.replication.buffers)
-    for name, values in (*net.named_parameters(), *net.named_buffers()):
-        own = replicas is not None and name in changing
-        replica = replicas.me if replicas is not None and own else -1
+    for number, (name, values) in enumerate(_tensors(net)):
+        alone = replicas is None or name in changing
         if isinstance(values, PartitionedTensor):
-            place, local = values.partition, values._local
-            regions = dict.fromkeys(copied(place))
-            if replicas is not None and not own and place.local_words:
-                regions[place.box] = None  # whose words other replicas hold
-            for region in regions:
-                found[name, region, replica] = _digest(local[within(region, place.box)])
+            members, at = values.partition.ranks.members, values.partition.ranks.me
+            pairs = list(neighbours(values.partition.layout.boxes, at))
+            box, words = values.partition.box, values.partition.local_words
         else:  # a plain tensor is the whole on every rank
-            whole = tuple((0, extent) for extent in values.shape)
-            found[name, whole, replica] = _digest(values.detach())
-    return found
+            members, at = ranks.members, ranks.me
+            box, words = tuple((0, extent) for extent in values.shape), 1
+            pairs = [(box, other) for other in (at - 1, at + 1)]
+        for region, other in pairs:
+            if 0 <= other < len(members):
+                yield Compared(number, region, place_of[members[other]], other < at)
+        if replicas is not None and not alone and words:
+            for other in (replicas.me - 1, replicas.me + 1):
+                if 0 <= other < len(replicas.rows):
+                    peer = place_of[replicas.rows[other][ranks.me]]
+                    yield Compared(number, box, peer, other < replicas.me)
 
 
-def copied(place: Partition) -> Iterator[Box]:
-    """The regions of the own box that other ranks hold, too; each once."""
-    boxes = list(place.layout.boxes)
-    others = boxes[: place.ranks.me] + boxes[place.ranks.me + 1 :]
-    regions = dict.fromkeys(overlap(place.box, other) for other in others)
-    return (region for region in regions if volume(region))
+def neighbours(boxes: Sequence[Box], at: int) -> Iterator[tuple[Box, int]]:
+    """(a region, the rank next before or after `at` with which it shares just this).
+
+    Two ranks need not be neighbours: between them come others that hold the region.
+    """
+    own = boxes[at]
+    before = {overlap(own, boxes[other]): other for other in range(at)}
+    yield from (pair for pair in before.items() if volume(pair[0]))
+    for other in range(at + 1, len(boxes)):
+        region = overlap(own, boxes[other])
+        if volume(region) and not any(
+            overlap(boxes[other], boxes[each]) == region
+            for each in range(other - 1, at, -1)
+        ):
+            yield region, other
 
 
-def _digest(values: torch.Tensor) -> str:
+def _words(values: torch.Tensor, region: Box) -> torch.Tensor:
+    if isinstance(values, PartitionedTensor):
+        return values._local[within(region, values.partition.box)]
+    return values
+
+
+def _digest(values: torch.Tensor) -> bytes:
     flat = values.detach().contiguous().reshape(-1).cpu()
-    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).digest()[:BYTES]

@@ -74,9 +74,9 @@ def test_no_difference(ranks: RankPool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "name", "first"),
     [
-        ("bias", "0.bias", 0),
-        ("statistics", "1.running_var", 0),
-        ("count", "1.num_batches_tracked", 0),
+        ("bias", "0.bias", 1),
+        ("statistics", "1.running_var", 1),
+        ("count", "1.num_batches_tracked", 1),
     ],
 )
 def test_a_copy_that_differs_is_named(what: str, name: str, first: int, ranks: RankPool) -> None:

@@ -58,7 +58,7 @@ def test_models_are_compared(what: str, text: str, four: RankPool, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("what", "text"), [("bias", "0.bias has other words on rank 2 than on rank 0"), ("", "")]
+    ("what", "text"), [("bias", "0.bias has other words on rank 2 than on rank 1"), ("", "")]
 )
 def test_copies_are_compared(what: str, text: str, four: RankPool) -> None:
     told = four.call("replicas", what, seconds=60)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 import torch
 
+import synth
 from synth.runtime.grid.rank_tree import Said, StoreTree
 from synth.runtime.program import world
 
@@ -66,18 +68,26 @@ def test_another_plan_is_named_before_a_rank_can_end(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("plans", "versions", "said"),
     [
-        (("a", 0), ("2.13.0", 0), ""),
+        (("a", 0), ("torch 2.13.0", 0), ""),
         (
             ("a", 0, 3, "b"),
-            ("2.13.0", 0),
+            ("torch 2.13.0", 0),
             "rank 3 runs another plan than rank 0; start all ranks with one program",
         ),
         (
             ("a", 0),
-            ("2.13.0", 0, 2, "2.5.1"),
-            "rank 2 has torch 2.5.1, but rank 0 2.13.0; install one version for all ranks",
+            ("torch 2.13.0", 0, 2, "torch 2.5.1"),
+            "rank 2 has torch 2.5.1, but rank 0 has torch 2.13.0; install one version for all ranks",
         ),
     ],
 )
 def test_another_plan_and_another_torch_are_named(plans: Any, versions: Any, said: str) -> None:
     assert world.difference(Said(*plans), Said(*versions)) == said
+
+
+def test_versions_of_torch_and_synth_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert world.versions() == f"torch {TORCH} and synth {synth.__version__}"
+    monkeypatch.setattr(synth, "__version__", "0.0.9", raising=False)
+    assert world.versions() == f"torch {TORCH} and synth 0.0.9"
+    monkeypatch.delitem(sys.modules, "synth")  # as in a standalone program
+    assert world.versions() == f"torch {TORCH}"
