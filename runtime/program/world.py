@@ -140,8 +140,8 @@ def agree(
     fault = difference(Said(*found[1][0]), Said(*found[1][1]))
     if rank == 0 and fault:  # said before another rank ends, and a launcher all
         print(fault, file=sys.stderr, flush=True)
-    plans, versions, all_gpu = tree.down(found)
-    if difference(Said(*plans), Said(*versions)):
+    plans, packages, all_gpu = tree.down(found)
+    if difference(Said(*plans), Said(*packages)):
         part(store, rank, size)
         sys.exit(2)
     return bool(all_gpu)

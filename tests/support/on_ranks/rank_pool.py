@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import on_device
+from fair_clock import FairClock
 from ranks import fork_server, free_port
 
 
@@ -52,10 +53,12 @@ class RankPool:
             self._start()
         for pipe in self.pipes:
             pipe.send((function, args))
-        end, results = time.monotonic() + seconds, []
+        clock, results = FairClock(), []
         for rank, pipe in enumerate(self.pipes):
             done, result = False, f"no answer after {seconds} s"
-            if pipe.poll(max(0.0, end - time.monotonic())):
+            while not (ready := pipe.poll(1.0)) and clock.seconds() < seconds:
+                pass
+            if ready:
                 try:
                     done, result = pipe.recv()
                 except EOFError:
