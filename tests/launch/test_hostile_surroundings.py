@@ -110,7 +110,7 @@ def test_a_slow_rank_is_not_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("days", [-400, 400])
 def test_a_clock_that_jumps_loses_no_rank(days: int, tmp_path: Path) -> None:
-    """As on a host whose clock is set, or two hosts whose clocks differ: no deadline reads the time of day."""
+    """As where a clock is set, or two hosts differ: no deadline reads the time of day."""
     mark = tmp_path / "mark"
     jump = f"own = time.time; time.time = lambda: own() + {days} * 86400; time.sleep(2.5)"
     outcome = run_ranks(broken(jump, mark), PLAN.procs, tmp_path, timeout=5 * TIMEOUT)
