@@ -22,6 +22,7 @@ Cut = tuple[int, int]  # parts, and ranks or members between two of them
 WHOLE: Cut = (1, 1)
 CHANNEL = FLAT.index("channel")
 UNKNOWN = -1
+MOST_ROWS = 512  # along a dimension, of which all pairs are kept
 
 
 class RowKey(NamedTuple):
@@ -85,9 +86,19 @@ class RowBank:
         return BoxRows(tuple(lows), tuple(highs), tuple(own), tuple(kept))
 
     def least_common(self, at: int, source: Array, target: Array) -> tuple[Array, Array]:
-        """`box_rows.least_common` of rows with some numbers; each pair is computed once."""
+        """`least_common` of rows with some numbers. Each pair of the first rows is computed once.
+
+        Layers share few of the later rows, and all pairs would take memory by the square of the layers.
+        """
+        rows = self._rows[at]
+        if max(source.max(initial=0), target.max(initial=0)) >= MOST_ROWS:
+            low, high = (np.stack([rows[each][end] for each in target.tolist()]) for end in (0, 1))
+            there, back = np.stack(
+                [least_common(rows[each], (low, high)) for each in source.tolist()], axis=1
+            )
+            return there, back
         self._grow(at)
-        known, rows = self._least[at], self._rows[at]
+        known = self._least[at]
         pairs = np.ix_(source, target)
         missing = known[0][pairs] == UNKNOWN
         for one in np.flatnonzero(missing.any(axis=1)).tolist():
@@ -97,7 +108,7 @@ class RowBank:
         return known[0][pairs], known[1][pairs]
 
     def _grow(self, at: int) -> None:
-        known, size = self._least[at], len(self._rows[at])
+        known, size = self._least[at], min(MOST_ROWS, len(self._rows[at]))
         before = known.shape[1]
         if before < size:
             self._least[at] = np.full((2, 2 * size, 2 * size), UNKNOWN, np.int64)
