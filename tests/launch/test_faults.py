@@ -283,7 +283,7 @@ def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None
     program = tmp_path / "program.py"
     program.write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\n" + broken("pass"))
     begin = FairClock()
-    outcome = started([str(program)], 4, ["--timeout", "90"], 130)
+    outcome = started([str(program)], 4, ["--timeout", "90"], 280)
     assert re.search(
         r"rank [023] .*: failed, .*: rank 1 \(b=0 k=1\) ended before the ranks met", outcome.output
     )

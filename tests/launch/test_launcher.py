@@ -90,7 +90,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
         (tmp_path / f"{name}.py").write_text("import os; os._exit(99)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep)  # an empty entry is the current folder
-    outcome = started(["-m", "synth.base.units"], 1, [], 20)
+    outcome = started(["-m", "synth.base.units"], 1, [], 200)
     assert outcome.codes == [0], outcome.output
     command = [sys.executable, "-m", "synth", "schema"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -3,7 +3,7 @@
     python training_faults.py TIMEOUT MARK RANK STATEMENT [STEP]
 
 The rank runs the statement in a step, after it has touched the mark. Ranks are told as torchrun tells them.
-REPLICAS is the number of replicas (1). PACE is the mean of seconds that each part of a step takes longer.
+REPLICAS is the number of replicas (1). UNEVEN: batches have a sample less from the step of the fault on. PACE is the mean of seconds that each part of a step takes longer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main() -> None:
     for step in range(int(os.environ.get("STEPS", "1000000"))):
         optimizer.zero_grad()
         pause()
-        loss = net.gather(net(net.scatter(batch, like="input"))).square().mean()
+        given = batch[:3] if "UNEVEN" in os.environ and step >= step_of_fault else batch
+        loss = net.gather(net(net.scatter(given, like="input"))).square().mean()
         pause()
         loss.backward()
         if me == int(rank) and step == step_of_fault:

@@ -23,7 +23,7 @@ from synth.network.solve import Table
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 UNKNOWN = -1
-HELD_BYTES = 64 << 20  # of boxes that are held: those of a layer class take about 8 MB at 4096 ranks
+HELD_BYTES = 32 << 20  # of boxes that are held: those of a layer class take some MB at 4096 ranks
 
 
 class GrowingBoxes:
