@@ -3,8 +3,8 @@
     python training_faults.py TIMEOUT MARK RANK STATEMENT [STEP]
 
 The rank runs the statement in a step, after it has touched the mark. Ranks are told as torchrun tells them.
-REPLICAS is the number of replicas (1).
-UNEVEN: batches have a sample less from the step of the fault on. PACE is the mean of seconds that each part of a step takes longer.
+REPLICAS is the number of replicas (1). PACE is the mean of seconds that each part of a step takes longer.
+UNEVEN: batches have a sample less from the step of the fault on.
 """
 
 from __future__ import annotations
