@@ -102,7 +102,8 @@ def _backward(
     if int(state) not in entry.waiting:
         raise RuntimeError(
             f"the backward pass of a compiled network ran already, or {MOST} forward"
-            " passes came between; call backward() after each"
+            " passes or a change of its modules came between; call backward() after"
+            " each forward pass"
         )
     made, given = entry.waiting.pop(int(state))
     with _as_outside():

@@ -90,6 +90,7 @@ def _in_words(outs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
 
 def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
     """Note how a network is called, which was planned."""
+    entry.waiting.clear()  # their graphs would keep what was replaced
     entry.names, entry.version = tuple(program.inputs), f"{next(_VERSIONS)}"
     given = program.structure.filled(range(len(program.outputs)))
     entry.keys, entry.inference = None, program.inference
