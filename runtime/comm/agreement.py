@@ -131,7 +131,7 @@ class Agreement:
         if isinstance(values, torch.Tensor):
             seen = of_tensor(values)
         else:
-            seen = of_numbers(values)
+            seen = of_numbers(*values)
         self.noted.append((what, user_line(), seen))
 
     def require(self, what: str) -> None:

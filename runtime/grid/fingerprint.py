@@ -16,7 +16,7 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -86,7 +86,8 @@ def of_tensor(values: torch.Tensor) -> OfTensor | Fingerprint:
         return OfTensor(form, _words(values.reshape(-1)), rounding)
 
 
-def of_numbers(numbers: Sequence[Number]) -> Fingerprint:
+@lru_cache(2**10, typed=True)  # those of an optimizer are the same for each parameter
+def of_numbers(*numbers: Number) -> Fingerprint:
     """The fingerprint of numbers of Python."""
     whole = [each for each in numbers if isinstance(each, int)]
     parts = [complex(each) for each in numbers if not isinstance(each, int)]

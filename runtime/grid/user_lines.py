@@ -32,16 +32,22 @@ def user_line() -> UserLine | None:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith(RUN_MODELS):
-            return None
-        if is_users(file):
+        if ends_search(file):
+            if not is_users(file):
+                return None
             warned = frame.f_globals.setdefault("__warningregistry__", {})
             return UserLine(file, frame.f_lineno, warned)
         frame = frame.f_back
     return None
 
 
-@cache  # asked for every call of a model
+@cache  # asked for every frame of every call of a model
+def ends_search(file: str) -> bool:
+    """Whether a file is the user's, or runs a model without one."""
+    return is_users(file) or file.endswith(RUN_MODELS)
+
+
+@cache
 def is_users(file: str) -> bool:
     """Whether a file is neither torch's nor our own."""
     torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])

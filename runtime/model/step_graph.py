@@ -242,7 +242,7 @@ class StepGraph(Wiring):
         step: Any = self.steps[name]
         planned = isinstance(step, PlannedLayer)
         values = dict(zip(self.sources[name], given, strict=True))
-        if name not in self.covered:
+        if self.rings and name not in self.covered:
             values = {each: self._own_words(each, v) for each, v in values.items()}
         bound: list[Bound] = []
         passes = isinstance(step, InOneMode) and step.passes

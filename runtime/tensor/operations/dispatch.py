@@ -27,7 +27,6 @@ from synth.runtime.tensor.operations.gathered import gathered, is_view, tensors_
 from synth.runtime.tensor.operations.given import note_given
 from synth.runtime.tensor.operations.operands import (
     NoParts,
-    changed_by,
     short_name,
     written,
 )
@@ -62,8 +61,9 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             # a view shares the count of changes, which what is made in here has not
             with torch.inference_mode(False):
                 return dispatch(func, types, args, kwargs)
-    if written(func):
-        _refuse_copies(func, changed_by(func, args, kwargs))
+    for place, name in written(func):
+        changed = args[place] if place < len(args) else kwargs.get(name)
+        _refuse_copies(func, changed)
     note_given(func, args, kwargs)
     rule = rule_of(func)
     try:
@@ -89,7 +89,8 @@ def _mark_copies(given: Any, made: Any) -> None:
 
 def _refuse_copies(func: Any, changed: Any) -> None:
     """Raise `RuntimeError` for a change of a copy that would not be seen."""
-    for each in tensors_of(changed):
+    alone = type(changed) is PartitionedTensor
+    for each in (changed,) if alone else tensors_of(changed):
         if each.is_copy:
             raise RuntimeError(
                 f"{short_name(func)} would change a copy: the words of this part of"

@@ -22,6 +22,29 @@ OVERWRITTEN = ("copy_", "fill_", "zero_")  # what these are given first is not r
 
 def note_given(func: Any, args: Any, kwargs: Any) -> None:
     """Note all plain tensors and numbers among the arguments of an operation."""
+    ranks, numbers = None, []
+    for each in (*args, *kwargs.values()):  # optimizers call many operations
+        kind = type(each)
+        if kind is PartitionedTensor:
+            if ranks is None or not ranks.compares:
+                ranks = each._partition.ranks
+        elif kind is float or kind is int:
+            numbers.append(each)
+        else:
+            _note_all(func, args, kwargs)
+            return
+    if numbers and ranks is not None and ranks.compares:
+        ranks.note(number_in(func), numbers)
+
+
+@cache
+def number_in(func: Any) -> str:
+    """What numbers that an operation is given are, for messages."""
+    return f"number in {short_name(func)}"
+
+
+def _note_all(func: Any, args: Any, kwargs: Any) -> None:
+    """The same, for plain tensors, lists and other arguments."""
     ranks = None
     tensors: list[tuple[str, torch.Tensor]] = []
     numbers: list[int | float | complex] = []
@@ -51,7 +74,7 @@ def note_given(func: Any, args: Any, kwargs: Any) -> None:
         what = "gradient in" if backward else f"argument {name} of"
         ranks.note(f"{what} {short_name(func)}", tensor)
     if numbers:
-        ranks.note(f"number in {short_name(func)}", numbers)
+        ranks.note(number_in(func), numbers)
 
 
 def stacked(words: list[torch.Tensor]) -> list[torch.Tensor]:

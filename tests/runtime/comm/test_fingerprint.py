@@ -107,9 +107,9 @@ def test_shape_dtype_and_memory() -> None:
     ids=str,
 )
 def test_other_numbers(one: Sequence[Number], other: Sequence[Number]) -> None:
-    assert of_numbers(one).is_like(of_numbers(list(one)))
-    assert not of_numbers(one).is_like(of_numbers(other))
-    assert joint([("a", of_numbers(one))]) != joint([("a", of_numbers(other))])
+    assert of_numbers(*one).is_like(of_numbers(*list(one)))
+    assert not of_numbers(*one).is_like(of_numbers(*other))
+    assert joint([("a", of_numbers(*one))]) != joint([("a", of_numbers(*other))])
 
 
 def test_rounded_numbers() -> None:
