@@ -86,7 +86,7 @@ def changed(form: str, name: str) -> tuple[float, str]:
             said = str(fault)  # that step was made in part
             made.model.load_state_dict({key: whole(each) for key, each in made.net.state_dict().items()})
         return max(made.error(seed) for seed in (2, 4)), said
-    except FAULTS as fault:
+    except (*FAULTS, synth.UsageError) as fault:
         return 0.0, f"{type(fault).__name__}: {fault}"
     finally:
         if change.after is not None:
