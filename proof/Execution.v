@@ -17,6 +17,17 @@ Definition In (x : B) : word := inl (inr x).
 Definition Ker (x : C) : word := inr x.
 Definition is_sum (x : word) := if x is inl (inl _) then true else false.
 
+(* The words that a multiply-add of `work` touches. All others, such as rows of padding, are never computed with. *)
+Definition used : {set word} :=
+  [set x | [exists v in work, [|| x == Out (out v), x == In (inp v) | x == Ker (ker v)]]].
+
+Lemma used_out v : v \in work -> Out (out v) \in used.
+Proof. by move=> vw; rewrite in_set; apply/existsP; exists v; rewrite vw eqxx. Qed.
+Lemma used_inp v : v \in work -> In (inp v) \in used.
+Proof. by move=> vw; rewrite in_set; apply/existsP; exists v; rewrite vw eqxx orbT. Qed.
+Lemma used_ker v : v \in work -> Ker (ker v) \in used.
+Proof. by move=> vw; rewrite in_set; apply/existsP; exists v; rewrite vw eqxx !orbT. Qed.
+
 (* What a process does, one thing after the other. *)
 Inductive event :=
   | Compute of M     (* a multiply-add *)
@@ -68,9 +79,9 @@ Record execution (P : finType) (mem cap : nat) := Execution {
   capped : forall p, count works (events p) <= cap;
   (* At the start every word of In and Ker is in one place only, its owner's memory. Every event is allowed. *)
   lawful : forall p, legal (start owner p) (events p);
-  (* The memory is never larger than mem words. *)
-  fits : forall p i, #|run (start owner p) (take i (events p))| <= mem;
-  (* At the end every word of Out is in one place only, its owner's memory. *)
+  (* Neither at the start nor after any event has a memory more than mem words that are used; others take no room. *)
+  fits : forall p i, #|run (start owner p) (take i (events p)) :&: used| <= mem;
+  (* At the end a word of Out is in no memory but its owner's. *)
   finish : forall p x, Out x \in run (start owner p) (events p) -> owner (Out x) = p;
   (* Words travel point to point: each word is received as often as it is sent. *)
   delivered : forall x, \sum_p count (sends x) (events p) = \sum_p count (receives x) (events p) }.

@@ -125,6 +125,9 @@ Qed.
 Let place0 p : place p 0 = 0.
 Proof. by rewrite /place /=; case: (size (s p)) => //= n; rewrite muln0. Qed.
 
+(* What is used of a memory. *)
+Let held p j := memory p j :&: used out inp ker work.
+
 (* Where a multiply-add is performed: the process, the event, the segment. *)
 Let who v := odflt (owner e (Out B C (out v))) [pick p | has (computes v) (s p)].
 Let event_of v := find (computes v) (s (who v)).
@@ -253,22 +256,26 @@ Lemma cut : exists c : schedule out inp ker work group P cuts mem (minn step siz
 Proof.
 unshelve eexists.
   apply: (@Schedule _ _ _ _ out inp ker work _ group P cuts mem (minn step size_of_group) does
-    (fun p j => [set x | Out _ _ x \in memory p j]) (fun p j => [set x | In _ _ x \in memory p j])
-    (fun p j => [set x | Ker _ _ x \in memory p j])
+    (fun p j => [set x | Out _ _ x \in held p j]) (fun p j => [set x | In _ _ x \in held p j])
+    (fun p j => [set x | Ker _ _ x \in held p j])
     (fun p j => [set x | has (sends (Out _ _ x)) (segment p j)])
     (fun p j => [set x | has (receives (In _ _ x)) (segment p j)])
     (fun p j => [set x | has (receives (Ker _ _ x)) (segment p j)])
     (fun x => owner e (Out _ _ x)) (fun x => owner e (In _ _ x)) (fun x => owner e (Ker _ _ x))).
   - exact: few.
-  - move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; rewrite !inE; apply/orP.
-    by apply: reads => //; case: (operands vw).
-  - move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; rewrite !inE; apply/orP.
-    by apply: reads => //; case: (operands vw).
-  - by move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; rewrite !inE; apply/orP; apply: writes_sum.
+  - move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; apply/setUP; rewrite 2!in_set.
+    have [there _] := operands vw; have := @reads v _ vw _ there => /(_ isT)[] h; last by right.
+    by left; apply/setIP; split=> //; apply: used_inp.
+  - move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; apply/setUP; rewrite 2!in_set.
+    have [_ there] := operands vw; have := @reads v _ vw _ there => /(_ isT)[] h; last by right.
+    by left; apply/setIP; split=> //; apply: used_ker.
+  - move=> p j; apply/subsetP => _ /imsetP[v /doesE[vw <- <-] ->]; apply/setUP; rewrite 2!in_set.
+    have [] := writes_sum vw => h; last by right.
+    by left; apply/setIP; split=> //; apply: used_out.
   - by move=> p j _; rewrite memory_parts; apply: fits.
-  - by move=> p x; rewrite inE /memory place0 take0 inE /= => /eqP.
-  - by move=> p x; rewrite inE /memory place0 take0 inE /= => /eqP.
-  - by move=> p x; rewrite inE /memory /place ltnn take_size => /finish.
+  - by move=> p x; rewrite in_set /held /memory place0 take0 in_setI in_set /= => /andP[/eqP].
+  - by move=> p x; rewrite in_set /held /memory place0 take0 in_setI in_set /= => /andP[/eqP].
+  - by move=> p x; rewrite in_set /held /memory /place ltnn take_size in_setI => /andP[/finish].
 have part_of (X : finType) (f : X -> pred (event M A B C)) :
     \sum_p \sum_(j < cuts.+1) #|[set x | has (f x) (segment p j)]| <= \sum_x \sum_p count (f x) (s p).
   rewrite exchange_big /=; apply: (@leq_trans (\sum_(j < cuts.+1) \sum_p \sum_x count (f x) (segment p j))).

@@ -365,7 +365,7 @@ unshelve eexists; first apply: (@Execution _ _ _ _ out inp ker work P mem cap st
   apply: disjoint_sum => [j j' v|j]; first by rewrite !in_set => /andP[_ /eqP ->] /andP[_ /eqP []].
   by apply/subsetP => v; rewrite !in_set => /andP[-> /eqP ->] /=.
 - by move=> p; case: (strategy_fine p).
-- by move=> p; case: (strategy_fine p).
+- by move=> p i; case: (strategy_fine p) => _ f; apply: leq_trans (subset_leq_card (subsetIl _ _)) (f i).
 move=> p; rewrite /received /= /strategy !count_cat count_panels no_event // add0n no_event // add0n; congr (_ + _).
   apply: eq_bigr => j _; rewrite /panel !count_cat !(no_event (g := Compute), no_event (g := Drop)) // !addn0 count_map.
   by rewrite (eq_count (a2 := predT)) // count_predT -cardE.
