@@ -141,7 +141,7 @@ Variable e : execution (@out _ N n _ _ _ _) (@inp _ N n sigma delta delta_pos _ 
   work P mem cap.
 
 (* A layer of F multiply-adds, with one constant m, the product over axes of min(outputs, taps), and without floors:
-   27 F^3 <= m q (received + P (n-1) M + |Out| + |In| + |Ker|)^3 for n segments of q multiply-adds. *)
+   27 F^3 <= m q (P most_received + P (n-1) M + |Out| + |In| + |Ker|)^3 for n segments of q multiply-adds. *)
 Theorem convolution (cuts q : nat) : cap <= q * cuts.+1 ->
   27 * #|work| ^ 3 <= (\prod_d minn (N d) (n d)) * q *
     (#|P| * most_received e + #|P| * cuts * mem + words sigma delta_pos work) ^ 3.
