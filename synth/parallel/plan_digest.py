@@ -10,10 +10,15 @@ from typing import Any
 
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.plan.plan_json import to_json
+from synth.network.plan.plan_json import digest_of, to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.planning.plan_json import exact_json
+
+
+def _of_network(data: Mapping[str, Any]) -> str:
+    """Without the words beside the layers, which a plan that came from another process counts less exactly."""
+    return digest_of({key: value for key, value in data.items() if key != "beside"})
 
 
 def digest_of_plan(plan: Any) -> str:
@@ -22,9 +27,9 @@ def digest_of_plan(plan: Any) -> str:
     Raises `InputError` for a file that cannot be read.
     """
     if isinstance(plan, NetworkPlan):
-        return f"a network plan, digest {to_json(plan)['digest']}"
+        return f"a network plan, digest {_of_network(to_json(plan))}"
     if isinstance(plan, NetworkPlanFile):
-        return f"a network plan, digest {plan.data['digest']}"
+        return f"a network plan, digest {_of_network(plan.data)}"
     if isinstance(plan, Plan):
         return f"a layer plan, digest {_short(json.dumps(exact_json(plan), sort_keys=True))}"
     if isinstance(plan, os.PathLike) or str(plan).endswith(".json"):

@@ -11,7 +11,7 @@ from beside_one_process import refusal
 from torch import nn
 
 import synth
-from synth.runtime.model import programs
+from synth.runtime.model import call_graphs
 
 Shape = tuple[int, ...]
 PLANNED: Shape = (8, 3, 16, 16)
@@ -56,14 +56,14 @@ def both(plan: Any) -> list[Any]:
 
 def trained(plan: Any, most: int) -> dict[str, Any]:
     """Steps on batches of several shapes. most: step graphs that are kept."""
-    before, programs.MOST = programs.MOST, most
+    before, call_graphs.MOST = call_graphs.MOST, most
     try:
         (net, ours), (whole, theirs) = both(plan)
         losses = [abs(step(net, ours, shape) - step(whole, theirs, shape)) for shape in SHAPES]
         kept = len(list(net._programs))
         return {"error": max(*losses, apart(net, whole)), "kept": kept, "received": net.received() > 0}
     finally:
-        programs.MOST = before
+        call_graphs.MOST = before
 
 
 def used() -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_gradients_add_up_over_shapes(ranks: RankPool) -> None:
     for found in ranks.call("accumulated"):
         assert found["error"] < 1e-10
         assert (
-            "gradients of batches of another shape, or of another method, wait for their sum"
+            "gradients of batches of another shape, or of another call, wait for their sum"
             in found["refused"]
         )
 

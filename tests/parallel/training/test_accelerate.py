@@ -30,7 +30,7 @@ def test_a_loop_with_a_prepared_optimizer(plan: Any, ranks: RankPool) -> None:
     ("what", "text"),
     [
         ("network", "accelerate: do not prepare() it"),
-        ("loader", "plain tensor must be the same on all ranks"),
+        ("loader", "plain tensors and numbers must be the same on all ranks"),
     ],
 )
 def test_what_is_not_to_be_prepared(what: str, text: str, ranks: RankPool) -> None:
