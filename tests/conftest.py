@@ -15,6 +15,8 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile(
     "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
 )
+# one test at a time on a core: threads of torch that wait for each other there take four times as long
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SYNTH_CHECK", "never")  # tests compare with one process themselves
 os.environ.setdefault("SYNTH_OBJECTIVE", "words")  # plans of tests do not depend on the machine
 # a look for GPUs starts nothing of CUDA's, which ranks that are forked later could not use

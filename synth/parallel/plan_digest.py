@@ -17,7 +17,7 @@ from synth.planning.plan_json import exact_json
 
 
 def _of_network(data: Mapping[str, Any]) -> str:
-    """Without the words beside the layers, which a plan that came from another process counts less exactly."""
+    """Without the words beside the layers, which a plan from another process counts less exactly."""
     return digest_of({key: value for key, value in data.items() if key != "beside"})
 
 

@@ -290,6 +290,7 @@ def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None
     assert begin.seconds() < 60  # of which torch loads for 10 to 30, where other tests run beside
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_notebook_ends_the_ranks_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_an_interrupt_in_a_notebook_ends_the_ranks_alone(
     assert driver.run(PLAN, timeout=300, repetitions=0)  # the next cell
 
 
+@pytest.mark.slow
 def test_ranks_whose_launcher_ended_while_they_started_end(tmp_path: Path, processes: Processes) -> None:
     program = tmp_path / "program.py"
     begun = str(tmp_path / "begun")

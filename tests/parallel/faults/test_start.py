@@ -40,7 +40,7 @@ def test_ranks_join_twice_and_keep_their_signals(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_leaves_the_first_group_late_meets_the_others_again(rank: int, tmp_path: Path) -> None:
     """The others come back while rank 0 still keeps the store of the first group."""
     outcome = joined(slow("dist.destroy_process_group", 2.0), tmp_path, rank)

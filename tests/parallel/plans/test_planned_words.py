@@ -46,7 +46,11 @@ def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: Ra
         assert found["again"] == found["all"]
 
 
-@pytest.mark.parametrize("name", planned_words_ranks.INNER)
+QUICK = [name for name in planned_words_ranks.INNER if not name.startswith("attention with")]
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in planned_words_ranks.INNER if name not in QUICK]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *LONG])
 def test_words_of_every_pass_are_planned(name: str, ranks: RankPool) -> None:
     """With and without gradients of the input, with frozen parts, and in evaluation."""
     for found in ranks.call("every_pass", name):
