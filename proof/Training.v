@@ -216,14 +216,16 @@ End Pass.
 
 Variables (P : finType) (cap : nat) (e : step P cap).
 
+(* What `pass_execution` asks of `word_of`, by cases of words. *)
+Local Ltac by_words := solve
+  [ by move=> [[x|x]|x] [[y|y]|y] // [->] | by move=> [[x|x]|x] | by move=> [] v [[x|x]|x] ].
+
 Lemma forward_pass : exists f : execution out inp ker (work Forward) P #|[finType of word A B C]| cap,
   [/\ received_out f = took_out e, received_inp f = took_inp e & received_ker f = took_ker e].
 Proof.
 pose word_of (x : word A B C) := if x is inl (inl _) then Sum x else Value x.
 apply: (@pass_execution _ _ _ out inp ker Forward word_of _ _ _ _ _ _ _ e) => //.
-- by move=> [[x|x]|x] [[y|y]|y] // [->].
-- by move=> [[x|x]|x].
-by move=> [] v [[x|x]|x].
+all: by_words.
 Qed.
 
 Lemma data_pass : exists f : execution inp out ker (work Data) P #|[finType of word B A C]| cap,
@@ -232,9 +234,7 @@ Proof.
 pose word_of (x : word B A C) := match x with
   | inl (inl y) => Sum (In y) | inl (inr y) => Value (Out y) | inr y => Value (Ker y) end.
 apply: (@pass_execution _ _ _ inp out ker Data word_of _ _ _ _ _ _ _ e) => //.
-- by move=> [[x|x]|x] [[y|y]|y] // [->].
-- by move=> [[x|x]|x].
-by move=> [] v [[x|x]|x].
+all: by_words.
 Qed.
 
 Lemma weight_pass : exists f : execution ker out inp (work Weight) P #|[finType of word C A B]| cap,
@@ -243,9 +243,7 @@ Proof.
 pose word_of (x : word C A B) := match x with
   | inl (inl y) => Sum (Ker y) | inl (inr y) => Value (Out y) | inr y => Value (In y) end.
 apply: (@pass_execution _ _ _ ker out inp Weight word_of _ _ _ _ _ _ _ e) => //.
-- by move=> [[x|x]|x] [[y|y]|y] // [->].
-- by move=> [[x|x]|x].
-by move=> [] v [[x|x]|x].
+all: by_words.
 Qed.
 End Step.
 

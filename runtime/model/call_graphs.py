@@ -52,6 +52,25 @@ class Plan(Protocol):
         """
 
 
+def graph_of(
+    plan: Plan,
+    template: nn.Module,
+    inputs: Inputs,
+    first: StepGraph,
+    placed: nn.Module,
+    **options: Any,
+) -> StepGraph:
+    """What a plan makes on the device of a placed model, whose state stays as it is.
+
+    Its gradients are summed when those of the first graph are.
+    """
+    here = device_of(placed)
+    with undisturbed(here):
+        made = plan(template, inputs, first, here, **options)
+    made.buckets.sums = first.buckets.sums
+    return made
+
+
 class CallGraphs:
     """The step graphs of one call of a network, and of its copies.
 
@@ -186,9 +205,7 @@ class CallGraphs:
         if key not in self.others:
             what = f"{_text(shapes)}{INWARD if inward else ''}"
             first.ranks.require_all(f"the first forward pass with {what}")
-            made = self._planned(shapes, network, inward)
-            made.buckets.sums = first.buckets.sums
-            self.others[key] = made
+            self.others[key] = self._planned(shapes, network, inward)
             if len(self.others) >= MOST:
                 _, old = self.others.popitem(last=False)
                 self.words += _received(old)
@@ -208,10 +225,8 @@ class CallGraphs:
         ]
         args, kwargs = arguments.filled(given)  # type: ignore[arg-type]
         assert self.plan is not None
-        here = device_of(network)
-        with undisturbed(here):
-            place = self.first, here, None, inward
-            return self.plan(self.template, Inputs(*args, **kwargs), *place)
+        place = Inputs(*args, **kwargs), self.first, network
+        return graph_of(self.plan, self.template, *place, input_gradient=inward)
 
     # -- what is given -----------------------------------------------------------------
 

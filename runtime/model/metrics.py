@@ -78,16 +78,13 @@ class Meter:
         self.operations += operations * (3 if gradients else 1)
 
     def read(self, words: int, word_bytes: int, ranks: int) -> Metrics:
-        """What was counted; it starts anew. words: received until now."""
-        before, now, waited = vars(self).copy(), time.perf_counter(), Waited.seconds
-        self.__init__(words=words, since=now, waited=waited)  # type: ignore[misc]
-        received = words - before["words"]
+        """What was counted since the meter was made. words: received until now."""
         return Metrics(
-            before["passes"],
-            received,
-            received * word_bytes,
-            now - before["since"],
-            waited - before["waited"],
-            before["operations"],
+            self.passes,
+            words - self.words,
+            (words - self.words) * word_bytes,
+            time.perf_counter() - self.since,
+            Waited.seconds - self.waited,
+            self.operations,
             ranks,
         )

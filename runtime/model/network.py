@@ -411,8 +411,10 @@ class Network(Shown):
         Passes, words and bytes received, seconds of waiting and computing, and the
         rate of operations; see `Metrics`. No rank waits for another.
         """
-        word_bytes = self.program.dtype.itemsize
-        return self._meter.read(self.received(), word_bytes, self.ranks.size)
+        words, size = self.received(), self.program.dtype.itemsize
+        found = self._meter.read(words, size, self.ranks.size)
+        self._meter = Meter(words=words)
+        return found
 
     def planned_words(
         self,

@@ -20,12 +20,12 @@ from synth.runtime.model.call_graphs import (
     CallGraphs,
     Modes,
     Plan,
+    graph_of,
     modes_of,
 )
 from synth.runtime.model.methods import asks_gradients, has_tensors, with_method
 from synth.runtime.model.step_graph import StepGraph
-from synth.runtime.model.templates import device_of, emptied, follow_network
-from synth.runtime.model.undisturbed import undisturbed
+from synth.runtime.model.templates import emptied, follow_network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs, OtherCallError
 from synth.runtime.tracing.modes import MODES
@@ -125,11 +125,8 @@ class Programs:
         first.ranks.require_all(f"the first call of {what}")
         template = with_method(self.template, method) if method else self.template
         follow_network(template, network)
-        here = device_of(network)
-        with undisturbed(here):
-            place = first, here, None, inward, network
-            graph = self.plan(template, inputs, *place)
-        graph.buckets.sums = first.buckets.sums
+        options = {"input_gradient": inward, "network": network}
+        graph = graph_of(self.plan, template, inputs, first, network, **options)
         modes = modes_of(template)
         return self._kept(CallGraphs(graph, template, modes, self.plan, method))
 
@@ -185,11 +182,9 @@ class Programs:
             for name, values in each()
             if isinstance(values, PartitionedTensor)
         }
-        here = device_of(model)
-        with undisturbed(here):
-            place = first, here, partitions
-            made = self.plan(template, first.arguments.inputs, *place)
-        made.forwards, made.buckets.sums = first.forwards, first.buckets.sums
+        place = first.arguments.inputs, first, model
+        made = graph_of(self.plan, template, *place, partitions=partitions)
+        made.forwards = first.forwards
         modes = modes_of(template)
         return Programs(made, template, modes, self.plan, self.received())
 

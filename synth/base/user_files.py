@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from synth.base.errors import InputError
+from synth.base.similar_names import similar
 from synth.base.yaml_positions import MAX_BYTES, shown
 
 STANDARD_INPUT = "-"
@@ -55,16 +56,14 @@ def read_text(path: str | os.PathLike[str], most: int = MAX_BYTES, meant: str = 
 
 def _near(path: str | os.PathLike[str]) -> str:
     """`; did you mean conv.yaml?` where the folder has a file with a similar name, else nothing."""
-    import difflib
-
     folder, wanted = os.path.split(os.fspath(path))
     try:
         with os.scandir(folder or ".") as entries:
             names = [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
     except OSError:
         return ""
-    near = difflib.get_close_matches(wanted[:100], names, n=1, cutoff=0.8)
-    return f"; did you mean {shown(os.path.join(folder, near[0]), 200)}?" if near else ""
+    name = similar(wanted, names, cutoff=0.8)
+    return f"; did you mean {shown(os.path.join(folder, name), 200)}?" if name else ""
 
 
 def _bytes_of(path: str | os.PathLike[str], name: str, most: int, meant: str) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.base.errors import InputError
+from synth.base.similar_names import nearest
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16  # collections within collections
@@ -44,14 +45,9 @@ def shown(text: str, longest: int = 40) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean kernel?` if one of `known` is similar to `word`, else some of the known words."""
-    import difflib  # takes 5 ms, and only wrong input needs it
-
     names = list(known)
-    near = difflib.get_close_matches(word[:100], names, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"; known are {', '.join(names[:MOST_NAMED])}{more}"
+    return nearest(word, names) or f"; known are {', '.join(names[:MOST_NAMED])}{more}"
 
 
 KIND_OF_KEY = {

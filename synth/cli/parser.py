@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from synth.base.errors import UsageError
+from synth.base.similar_names import nearest
 
 EXAMPLES = "examples:\n"
 
@@ -46,27 +47,23 @@ class Parser(argparse.ArgumentParser):
             if unknown:
                 self.refuse_rest(unknown[:1])
         wrong = re.match(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)$", message)
-        near = nearest(wrong[2], re.findall(r"[^\s,']+", wrong[3])) if wrong else ""
+        near = nearest(_name(wrong[2]), re.findall(r"[^\s,']+", wrong[3])) if wrong else ""
         raise UsageError(f"{message}{near}; see {self.prog} --help")
 
     def _knows(self, word: str) -> bool:
         """Whether a word is an option of the command, or the beginning of one."""
-        name = word.partition("=")[0]
-        return word == "--" or any(flag.startswith(name) for flag in self._option_string_actions)
+        return word == "--" or any(flag.startswith(_name(word)) for flag in self._option_string_actions)
 
     def refuse_rest(self, rest: Sequence[str]) -> NoReturn:
         """Raises `UsageError` for words that nothing takes."""
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        near = next(filter(None, (nearest(word, flags) for word in rest if word.startswith("-"))), "")
+        near = next(filter(None, (nearest(_name(word), flags) for word in rest if word.startswith("-"))), "")
         raise UsageError(f"unrecognized arguments: {' '.join(rest)}{near}; see {self.prog} --help")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean plan?` if a known word is similar, else nothing."""
-    import difflib  # takes 5 ms, and only wrong input needs it
-
-    near = difflib.get_close_matches(word.partition("=")[0][:100], list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def _name(word: str) -> str:
+    """A word without the value behind an `=`."""
+    return word.partition("=")[0]
 
 
 def declare(

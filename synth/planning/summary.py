@@ -49,21 +49,24 @@ def not_proven(plan: Plan) -> list[str]:
 
 
 def ratio_text(words: int, bound: UniversalBound) -> str:
-    """Received words over a bound, as `1.126`, with a caution behind a colon; or `none` and why.
+    """Received words over a bound with a caution: `1.126`, `117.7: the bound is small, ...`, `none: ...`."""
+    return ": ".join(filter(None, ratio_of(words, bound)))
+
+
+def ratio_of(words: int, bound: UniversalBound) -> tuple[str, str]:
+    """(received words over a bound, or `none`; a caution, or why there is none, or "").
 
     A bound is what a process accesses, less what it owns. Where these two are nearly equal, the bound is a
     small rest of them, and a large ratio may say little of the plan.
     """
     if bound.words <= 0:
-        return "none: the bound is 0" if words else "1.000"
-    ratio = shown_ratio(words / bound.words)
-    if is_small(words, bound):
-        return f"{ratio}: the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
-    return ratio
+        return ("none", "the bound is 0") if words else ("1.000", "")
+    part = f"the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
+    return shown_ratio(words / bound.words), part if is_small(words, bound) else ""
 
 
 def shown_ratio(ratio: float) -> str:
-    """Received words over a bound: three decimals, and of a large ratio four digits."""
+    """Received words over a bound: three decimals, or one of a large ratio."""
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}".replace(",", " ")
 
 

@@ -19,7 +19,7 @@ from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
 from synth.layer.nest import accesses
 from synth.planning.decisions import phrases
 from synth.planning.plan import Plan
-from synth.planning.summary import ratio_text
+from synth.planning.summary import ratio_of
 from synth.reports.derivation_kkt import kkt_section
 from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
@@ -210,12 +210,9 @@ def _bound(plan: Plan) -> Section:
     bound = plan.bound
     order: tuple[Tensor, ...] = ("Out", "In", "Ker")
     accessed = ", ".join(f"{t} {x:.1f}" for t, x in zip(order, bound.x, strict=True))
-    told, _, caution = ratio_text(plan.words["total"], bound).partition(": ")
-    ratio = (
-        f"no ratio: {caution}"
-        if told == "none"
-        else "; ".join(["the plan is at " + told + " of it", *([caution] if caution else [])])
-    )
+    told, caution = ratio_of(plan.words["total"], bound)
+    ratio = "no ratio" if told == "none" else f"the plan is at {told} of it"
+    ratio += f": {caution}" if caution else ""
     segments = f"{bound.segments} segment{'s' * (bound.segments > 1)}"
     return Section(
         "The lower bound",

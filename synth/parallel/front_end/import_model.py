@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import logging
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from synth.base.errors import UsageError
+from synth.base.similar_names import nearest
 from synth.parallel.front_end.trace_model import trace_model
 
 
@@ -44,8 +44,7 @@ def _remedy(package: str, name: str, error: BaseException) -> str:
             return f"; write {package.removesuffix('.py').replace('/', '.')}:{name}, without .py"
         return "; run synth in the folder of the file, or name its folder in PYTHONPATH"
     if isinstance(error, AttributeError) and (module := sys.modules.get(package)) is not None:
-        near = difflib.get_close_matches(name, [each for each in vars(module) if each[0] != "_"], n=1)
-        return f"; did you mean {near[0]}?" if near else ""
+        return nearest(name, (each for each in vars(module) if each[0] != "_"))
     return ""
 
 

@@ -15,7 +15,7 @@ from synth.planning.comparison import Alternative, by_words, compared
 from synth.planning.decisions import phrases
 from synth.planning.one_line import one_line
 from synth.planning.plan import Plan
-from synth.planning.summary import algorithm, not_proven, ratio_text
+from synth.planning.summary import algorithm, not_proven, ratio_of
 from synth.reports.html.html_data import MOST_STEPS, report_data
 from synth.reports.html.html_page import render
 from synth.reports.html.svg_charts import tradeoff_chart, words_chart
@@ -51,7 +51,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
-    ratio, _, caution = ratio_text(total, plan.bound).partition(": ")
+    ratio, caution = ratio_of(total, plan.bound)
     remark = caution or "1: no schedule with these assumptions receives fewer"
     name, _, kind = algorithm(plan).rpartition(" ")
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
