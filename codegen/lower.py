@@ -81,8 +81,19 @@ def _refuse(plan: Plan, module: bool) -> None:
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; "
             f"plan with {option('pass_', 'training')}"
         )
-    if plan.resident and not module:
+    if not module:
+        refuse_resident(plan)
+    refuse_lone_pass(plan)
+
+
+def refuse_resident(plan: Plan) -> None:
+    """Raises `UsageError` for a plan whose weights stay where they are used: a program would start without."""
+    if plan.resident:
         raise UsageError(f"{plan.layer.name}: a program of its own has no resident Ker; render a module")
+
+
+def refuse_lone_pass(plan: Plan) -> None:
+    """Raises `UsageError` for a single pass that hands a tensor to a pass that the plan has not."""
     if not plan.later and plan.first.reuses | plan.first.saves:
         raise UsageError(
             f"a single {plan.pass_} pass reuses and saves nothing, but this plan does; "

@@ -37,24 +37,24 @@ def render(
     """
     program = lower(plan, command, module, name, described)
     algorithm = [_function(function) for function in program.functions]
-    algorithm += [_template("layer.py.j2", layer=program.layer)] if program.layer else []
-    algorithm += [_template("forward.py.j2", layer=program.forward)] if program.forward else []
-    algorithm += [_template("step.py.j2", p=program)] if program.layer and not module else []
-    end = _template("module.py.j2" if module else "main.py.j2", p=program)
-    helpers = inline_runtime.used_functions(_template("helpers.py.j2", p=program), [*algorithm, end], ALWAYS)
+    algorithm += [template("layer.py.j2", layer=program.layer)] if program.layer else []
+    algorithm += [template("forward.py.j2", layer=program.forward)] if program.forward else []
+    algorithm += [template("step.py.j2", p=program)] if program.layer and not module else []
+    end = template("module.py.j2" if module else "main.py.j2", p=program)
+    helpers = inline_runtime.used_functions(template("helpers.py.j2", p=program), [*algorithm, end], ALWAYS)
     text = inline_runtime.Parts(
         constants="\n".join(program.constants),
         algorithm="\n\n\n".join(part.strip("\n") for part in [*algorithm, *helpers]),
         check="\n".join(program.check_constants),
         end=end,
     )
-    head = _template("header.py.j2", p=program)
+    head = template("header.py.j2", p=program)
     return head + "\n" + (inline_runtime.inlined(text) if standalone else inline_runtime.imported(text))
 
 
 def _function(function: Function) -> str:
     paragraphs = ("\n".join(_statement(node) for node in nodes) for nodes in function.body)
-    return _template("function.py.j2", f=function, body=indent("\n\n".join(paragraphs), "    "))
+    return template("function.py.j2", f=function, body=indent("\n\n".join(paragraphs), "    "))
 
 
 def _statement(node: Node) -> str:
@@ -68,7 +68,8 @@ def _statement(node: Node) -> str:
     return str(text).strip("\n")
 
 
-def _template(name: str, **values: object) -> str:
+def template(name: str, **values: object) -> str:
+    """The text of a template, its long lines broken."""
     return fit(environment().get_template(name).render(**values))
 
 

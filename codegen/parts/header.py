@@ -20,6 +20,10 @@ from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.volume import received
 
 WIDTH = 81  # columns beside the labels of the header
+LEAN = (
+    "each move is one all-to-all, and messages and computing alternate; a rank that is lost shows as an error "
+    "of torch.distributed"
+)
 
 
 def title(plan: Plan) -> str:
@@ -29,16 +33,19 @@ def title(plan: Plan) -> str:
     return f"{name}: {plan.layer.what} {plan.pass_} on {ranks}."
 
 
-def header(plan: Plan, name: str, module: bool = False) -> tuple[str, ...]:
-    """The labelled lines of the docstring. `name` is the file of the program."""
+def header(plan: Plan, name: str, module: bool = False, lean: bool = False) -> tuple[str, ...]:
+    """The labelled lines of the docstring. `name` is the file of the program.
+
+    lean: of a program that hides no messages behind computing, and promises no memory.
+    """
     lines = []
-    for label, text in _labelled(plan, name, module):
+    for label, text in _labelled(plan, name, module, lean):
         first, *rest = [piece for line in text for piece in wrap(line, WIDTH, break_on_hyphens=False)]
         lines += [f"{label:<7}{first}", *(f"       {line}" for line in rest)]
     return tuple(lines)
 
 
-def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]]:
+def _labelled(plan: Plan, name: str, module: bool, lean: bool) -> list[tuple[str, list[str]]]:
     program = in_docstring(shlex.quote(name), "the name of the program")
     run = [f"torchrun --nproc-per-node={plan.used_procs} {program} --check"]
     if plan.procs > plan.used_procs:
@@ -50,10 +57,10 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
         *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
         *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
-        ("Form", [*_forms(plan), *phrases(plan)]),
+        ("Form", [*_forms(plan, plan.overlap and not lean), *phrases(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
-        ("Memory", [_memory(plan, module)]),
+        *([("Lean", [LEAN])] if lean else [("Memory", [_memory(plan, module)])]),
     ]
 
 
@@ -102,12 +109,12 @@ def _extents(plan: Plan) -> str:
     return text + ("; In without the rows that the stride skips" if skips else "")
 
 
-def _forms(plan: Plan) -> list[str]:
+def _forms(plan: Plan, overlaps: bool) -> list[str]:
     """The algorithm of every pass."""
     programs = [pass_program(plan.distribution, pass_plan) for pass_plan in plan.pass_plans]
     if not plan.later:
         return [f"{plan.algorithm}: {_form(programs[0])}"]
-    overlap = f"; reduce overlaps {plan.passes[2]}" if plan.overlap else ""
+    overlap = f"; reduce overlaps {plan.passes[2]}" if overlaps else ""
     forms = [(program.pass_plan.pass_, _form(program)) for program in programs]
     return [f"{pass_}: {form}{overlap if pass_ == plan.passes[1] else ''}" for pass_, form in forms]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from synth.codegen.parts.signature import Signature
 from synth.codegen.program import (
     BindGroup,
@@ -19,7 +21,7 @@ from synth.schedule.pass_program import Gather, Reduce, Rows
 
 def bind_group(signature: Signature, move: Gather | Reduce, context: str = "context") -> BindGroup:
     """The group of a move, with the traffic counter that `context` is."""
-    var, why = signature.group(move.tensor), _sentence(move.why())
+    var, why = signature.group(move.tensor), sentence(move.why())
     return BindGroup(why, var, move.over, context, _phase(move), move.tensor)
 
 
@@ -79,11 +81,11 @@ def _reduced(signature: Signature, move: Reduce) -> tuple[str, str, str, str]:
 def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
     """The halo exchange before a pass that reads a framed tensor."""
     return FetchRows(
-        why=_sentence(rows.why),
+        why=sentence(rows.why),
         var=signature.var(rows.tensor),
         owned=signature.owned(rows.tensor),
         carried=signature.carried(rows.tensor),
-        axes=_neighbour_axes(signature, rows),
+        axes=quoted(neighbour_axes(signature, rows)),
         tensor=rows.tensor,
         padded=signature.padded and rows.tensor == "In",
         in_room=signature.ghosts,
@@ -94,10 +96,10 @@ def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
 def return_rows(signature: Signature, rows: Rows, sums: str, into: str) -> ReturnRows:
     """The halo exchange after a pass that writes a framed tensor."""
     return ReturnRows(
-        why=_sentence(rows.why),
+        why=sentence(rows.why),
         owned=signature.owned(rows.tensor),
         carried=signature.carried(rows.tensor),
-        axes=_neighbour_axes(signature, rows),
+        axes=quoted(neighbour_axes(signature, rows)),
         tensor=rows.tensor,
         sums=sums,
         in_place=signature.ghosts,
@@ -105,15 +107,20 @@ def return_rows(signature: Signature, rows: Rows, sums: str, into: str) -> Retur
     )
 
 
-def _neighbour_axes(signature: Signature, rows: Rows) -> str:
+def neighbour_axes(signature: Signature, rows: Rows) -> tuple[Axis, ...]:
     """The axes along which neighbours own rows: those of the group too, if its shards are cut by rows."""
     d = signature.plan.distribution
     by_rows = any(dim in rows.axes for dim, _ in d.shard_cuts[rows.tensor])
     group: tuple[Axis, ...] = d.groups[TENSORS.index(rows.tensor)] if by_rows else ()
-    axes = [*(axis for axis in rows.axes if getattr(d.grid, axis) > 1), *group]
-    quoted = ", ".join(f'"{axis}"' for axis in axes)
-    return f"({quoted}{',' * (len(axes) == 1)})"
+    return (*(axis for axis in rows.axes if getattr(d.grid, axis) > 1), *group)
 
 
-def _sentence(text: str) -> str:
+def quoted(axes: Sequence[Axis]) -> str:
+    """Axes as a tuple of the text."""
+    names = ", ".join(f'"{axis}"' for axis in axes)
+    return f"({names}{',' * (len(axes) == 1)})"
+
+
+def sentence(text: str) -> str:
+    """A reason as a comment of the text has it."""
     return text[0].upper() + text[1:] + "."

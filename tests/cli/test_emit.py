@@ -36,6 +36,8 @@ REQUESTS = [
 FORMS = [
     [],
     ["--standalone"],
+    ["--lean"],
+    ["-o", "a folder/lean.py", "--lean", "--pass", "training", "--grid", "h=2,k=2"],
     ["-o", "conv_dist.py"],
     ["-o", "a folder/conv dist.py", "--standalone"],
     ["-o", "module.py", "--module", "--pass", "training"],
@@ -95,3 +97,26 @@ def test_absolute_paths_become_names(capsys: pytest.CaptureFixture[str]) -> None
     text = emitted(capsys, ["emit", str(here / "a layer's.yaml"), "--procs", "4", *flags])
     assert str(here) not in text
     assert emitted(capsys, command_in(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--standalone"], "needs torch alone as it is; leave out --standalone, or --lean"),
+        (["--module", "--pass", "training"], "no torch.nn.Module; leave out --module, or --lean"),
+        (["--sbatch", "job.sbatch", "-o", "x.py"], "SLURM does not set; leave out --sbatch, or --lean"),
+    ],
+)
+def test_lean_is_a_form_of_its_own(capsys: pytest.CaptureFixture[str], flags: list[str], said: str) -> None:
+    assert main(["emit", "small.yaml", "--procs", "4", "--lean", *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert list(Path.cwd().glob("*.sbatch")) == []
+
+
+def test_lean_names_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path("small.yaml").read_text().replace("conv2d:\n", "conv2d:\n  dtype: bfloat16\n")
+    Path("half.yaml").write_text(text)
+    assert main(["emit", "half.yaml", "--procs", "4", "--lean"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "plan the layer in float32, or leave out --lean" in said

@@ -23,6 +23,7 @@ import synth
 from synth.base.errors import UsageError
 from synth.codegen import inline_runtime
 from synth.codegen import program as ir
+from synth.codegen.lean import render_lean
 from synth.codegen.lower import lower
 from synth.codegen.module import imported
 from synth.codegen.render import render
@@ -39,6 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     for name, plan in CASES.items():
         (folder / f"{name}.py").write_text(render(plan))
+        if not plan.classes and plan.nest.dtype != "bfloat16":
+            (folder / f"{name}_lean.py").write_text(render_lean(plan))
     for name in ("summa_3d", "strided_shared", "matrix_ker", "ker_stationary_sums", "alone", "idle"):
         (folder / f"{name}_alone.py").write_text(render(CASES[name], standalone=True))
     for name in ("training_3d", "training_tiles", "training_matrix", "training_grouped"):

@@ -35,6 +35,8 @@ PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the fold
     "conv_classes.py": "layers/atrous.yaml --procs 4 --grid b=2,h=2 --classes h=3,w=2 --rows h=out",
     "conv_spatial.py": "layers/wide.yaml --procs 4 --grid h=4",
     "conv3d_volume.py": "layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 --rows d=out,h=out",
+    "lean_halo.py": f"layers/small.yaml --procs 8 {GRID} --panels 4 --lean",
+    "lean_training.py": "--plan plans/training_tiles.json --lean",
     "matmul_idle.py": "layers/matrix.yaml --procs 7 --grid b=3,k=2 --panels 2",
     "matmul_3d.py": "layers/matrix.yaml --procs 8 --panels 2",
     "matmul_rotated.py": "layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3",
