@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import indent
+from typing import Any
 
 from synth.base.doors import option
 from synth.base.errors import UsageError
@@ -23,11 +24,12 @@ from synth.codegen.parts.moves import quoted
 from synth.codegen.parts.signature import Signature
 from synth.codegen.quoting import in_docstring, literal
 from synth.codegen.render import template
-from synth.layer.axes import KERNEL_OF, TENSORS, Axis, Tensor
+from synth.layer.axes import TENSORS, Axis, Tensor
 from synth.layer.window import Window
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import pass_program
 
+IN_ROWS = 'WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]'
 HALF = ("float16", "bfloat16")
 IMPORTS = {  # names -> the lines that import them
     "math": "import math",
@@ -118,7 +120,6 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
     exchanges = dict.fromkeys(axes for body in bodies for axes in body.exchanges())
     own = ", ".join(f"{role.lower()}_own" for role in roles.values())
     results = [f'("{signature.role(signature.written)}", "{signature.written}")' for signature in passes]
-    grouped, windows = plan.layer.groups > 1, [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
     return LeanProgram(
         title=title(plan),
         command=in_docstring(command, "the command"),
@@ -133,18 +134,12 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
         made=f"{', '.join(made[:-1])} and {made[-1]}" if made[1:] else made[0],
         run=f"run({own}, at)" if plan.later else f"(run({own}, at),)",
         block_rows="BLOCKED" if plan.turned else "N",
-        tensor_rows='WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]' if windows else "N[dim]",
+        tensor_rows='WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]'
+        if windows
+        else "N[dim]",
         rows_of_sides=_rows_of_sides(plan),
-        dims=len(windows),
-        conv=plan.layer.kind,
-        numbers=f"{_tuple([w.stride for w in windows])}, 0, {_tuple([w.dilation for w in windows])}",
-        groups_of_map=", made[1]" * grouped,
-        groups_of_ker=", made[0]" * grouped,
-        flat_in="in_.flatten(1, 2)" if grouped else "in_",
-        flat_ker="ker.flatten(0, 1)" if grouped else "ker",
-        flat_dout="dout.flatten(1, 2)" if grouped else "dout",
-        ker_size="[made[0] * made[1], *made[2:]]" if grouped else "made",
-        used_rows=any(map(_gaps, windows)),
+        **_local(plan),
+        used_rows=bool(_used_rows(plan)),
         check_constants=(
             *_shapes(plan),
             *_torch_call(plan),
@@ -158,6 +153,22 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
             for tensor, role in roles.items()
         ),
     )
+
+
+def _local(plan: Plan) -> dict[str, Any]:
+    """How torch is called on a block, where the layer has rows."""
+    grouped, windows = plan.layer.groups > 1, [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
+    return {
+        "dims": len(windows),
+        "conv": plan.layer.kind,
+        "numbers": f"{_tuple([w.stride for w in windows])}, 0, {_tuple([w.dilation for w in windows])}",
+        "groups_of_map": ", made[1]" * grouped,
+        "groups_of_ker": ", made[0]" * grouped,
+        "flat_in": "in_.flatten(1, 2)" if grouped else "in_",
+        "flat_ker": "ker.flatten(0, 1)" if grouped else "ker",
+        "flat_dout": "dout.flatten(1, 2)" if grouped else "dout",
+        "ker_size": "[made[0] * made[1], *made[2:]]" if grouped else "made",
+    }
 
 
 def _call(of: Signature) -> str:
@@ -271,7 +282,11 @@ def _used_rows(plan: Plan) -> list[str]:
         window = plan.nest.windows[axis]
         if _gaps(window):
             lines.append(f"    {dim}: {_rows(window)},")
-    return ["USED = {  # dimension of In -> the rows that the stride does not skip", *lines, "}"] if lines else []
+    return (
+        ["USED = {  # dimension of In -> the rows that the stride does not skip", *lines, "}"]
+        if lines
+        else []
+    )
 
 
 def _rows(window: Window) -> str:
@@ -293,7 +308,7 @@ def _shapes(plan: Plan) -> list[str]:
 
 
 def _torch_call(plan: Plan) -> list[str]:
-    """What the torch call of the whole layer takes: zeros as F.pad has them, as many as all rows of Out read."""
+    """What torch takes for the whole layer; zeros as F.pad has them, as many as all rows of Out read."""
     layer = plan.layer.conv
     if not layer.spatial_axes:
         return []
@@ -353,9 +368,11 @@ def _alone(plan: Plan, made: Sequence[str]) -> tuple[str, ...]:
     if gradients:
         operands = ["in_" if role == "dIn" else "ker" for role in gradients]
         lines.append(f"{_bound(gradients)} = torch.autograd.grad(out, {_listed(operands)}, dout)")
-    windows = [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
-    if "dIn" in gradients and any(map(_gaps, windows)):
-        lines += ["for dim, rows in USED.items():", "    din = din.index_select(dim, torch.tensor(list(rows)))"]
+    if "dIn" in gradients and _used_rows(plan):
+        lines += [
+            "for dim, rows in USED.items():",
+            "    din = din.index_select(dim, torch.tensor(list(rows)))",
+        ]
     results = ["out.detach()" if role == "Out" and gradients else role.lower() for role in made]
     return (*lines, f"return {_listed(results) if len(results) == 1 else ', '.join(results)}")
 

@@ -87,7 +87,7 @@ def _refuse(plan: Plan, module: bool) -> None:
 
 
 def refuse_resident(plan: Plan) -> None:
-    """Raises `UsageError` for a plan whose weights stay where they are used: a program would start without."""
+    """Raises `UsageError` for a plan whose weights stay where they are used."""
     if plan.resident:
         raise UsageError(f"{plan.layer.name}: a program of its own has no resident Ker; render a module")
 

@@ -21,8 +21,8 @@ from synth.schedule.volume import received
 
 WIDTH = 81  # columns beside the labels of the header
 LEAN = (
-    "each move is one all-to-all, and messages and computing alternate; a rank that is lost shows as an error "
-    "of torch.distributed"
+    "each move is one all-to-all, and messages and computing alternate; a rank that is lost shows as an "
+    "error of torch.distributed"
 )
 
 

@@ -70,16 +70,18 @@ class LeanBody:
         """The whole pass."""
         of = self.signature
         paragraphs: list[Lines] = [
-            *([[self.tiles]] if self.loop.axes else []),
+            [self.tiles] if self.loop.axes else [],
             *(self._fetch(rows) for rows in self.program.fetches),
             *(self._gather(gather, f"{of.var(gather.tensor)}_slice", "work") for gather in of.slices),
             self._loop() if self.loop.axes else [],
         ]
         lines = [line for paragraph in paragraphs for line in paragraph]
-        *values, last = [*([] if self.loop.axes else [self._one_step()]), *self._end(), Value([], self.var)]
-        if values and not of.saved:
-            *values, last = values
-        for value in values:
+        values = [] if self.loop.axes else [self._one_step()]
+        values += [*self._end(), Value([], self.var)]
+        if len(values) > 1 and not of.saved:
+            values.pop()  # the last one is returned without a name
+        *named, last = values
+        for value in named:
             lines += [*value.before, f"{self.var} = {value.expression}"]
         lines += [*last.before, f"return {', '.join([last.expression, *of.saved])}"]
         also = " and ".join(f"`{name}`" for name in of.saved)
@@ -107,8 +109,9 @@ class LeanBody:
 
     def _fetch(self, rows: Rows) -> Lines:
         of, tensor = self.signature, rows.tensor
-        ends = f'exchange("{tensor}", {of.var(tensor)}_own, owned, carried, {quoted(neighbour_axes(of, rows))})'
-        return [f"# {sentence(rows.why)}", f"{of.carried_var(tensor)} = {ends}"]
+        own, axes = f"{of.var(tensor)}_own", quoted(neighbour_axes(of, rows))
+        call = f'exchange("{tensor}", {own}, owned, carried, {axes})'
+        return [f"# {sentence(rows.why)}", f"{of.carried_var(tensor)} = {call}"]
 
     def _gather(self, gather: Gather, into: str, block: str) -> Lines:
         tensor, held = gather.tensor, self._held(gather.tensor)
