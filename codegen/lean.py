@@ -134,9 +134,7 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
         made=f"{', '.join(made[:-1])} and {made[-1]}" if made[1:] else made[0],
         run=f"run({own}, at)" if plan.later else f"(run({own}, at),)",
         block_rows="BLOCKED" if plan.turned else "N",
-        tensor_rows='WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]'
-        if windows
-        else "N[dim]",
+        tensor_rows=IN_ROWS if plan.layer.spatial_axes else "N[dim]",
         rows_of_sides=_rows_of_sides(plan),
         **_local(plan),
         used_rows=bool(_used_rows(plan)),
