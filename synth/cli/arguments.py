@@ -26,11 +26,20 @@ if TYPE_CHECKING:
     from synth.planning.plan import Plan
 
 
-def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
-    """Adds the arguments of `PlanRequest`; without `file_only` a plan file may replace the layer file."""
+def add_request(command: argparse.ArgumentParser, *, edited: bool = False) -> None:
+    """Adds the arguments of `PlanRequest`; a plan file may replace the layer file.
+
+    edited: the plan file is one that a user has edited, and the layer file may be one of a network.
+    """
     add = command.add_argument
-    if file_only:
-        add("layer", metavar="FILE", help="layer file or network file (YAML); - is stdin")
+    if edited:
+        add("layer", metavar="FILE", nargs="?", help="layer file or network file (YAML); - is stdin")
+        add(
+            "--from",
+            dest="from_",
+            metavar="FILE",
+            help="plan again from an edited plan file: its grid, order, rows, classes, passes, procs and memory",
+        )
     else:
         add(
             "layer",
@@ -39,7 +48,7 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
             help="layer file (YAML), or its plan file (.json); - is stdin",
         )
         add("--plan", metavar="FILE", help="take this plan instead of deriving one")
-    add("--procs", type=whole, metavar="P", required=file_only, help="processes")
+    add("--procs", type=whole, metavar="P", help="processes")
     add_options(command, OPTIONS)
 
 
@@ -77,7 +86,8 @@ def plan_path(args: argparse.Namespace) -> str | None:
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that the arguments make. Raises `UsageError`."""
     if args.layer is None:
-        raise UsageError(f"synth {args.command} needs a layer file, or --plan FILE")
+        other = "--from" if hasattr(args, "from_") else "--plan"
+        raise UsageError(f"synth {args.command} needs a layer file, or {other} FILE")
     if args.procs is None:
         refuse_other_file(text_or_nothing(args.layer), args.layer, "layer")
         raise UsageError(f"synth {args.command} {args.layer} needs --procs P")
@@ -88,7 +98,8 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
 def _require_alone(named: str, args: argparse.Namespace) -> None:
     """Raises `UsageError` for a layer or a request beside a plan file, which has decided them."""
     if args.layer not in (None, named):
-        raise UsageError(f"the plan {named} has its own layer; leave out {args.layer}, or --plan")
+        other = "--from" if hasattr(args, "from_") else "--plan"
+        raise UsageError(f"the plan {named} has its own layer; leave out {args.layer}, or {other}")
     for field in fields(PlanRequest)[1:]:
         value, default = getattr(args, field.name), getattr(PlanRequest, field.name, None)
         if value != default:
@@ -109,7 +120,12 @@ def text_or_nothing(path: str) -> str:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """The plan that the arguments ask for: derived, or read from a file."""
-    named = plan_path(args)
+    if getattr(args, "from_", None):
+        from synth.planning.edited_plan import read_edited_plan
+
+        _require_alone(args.from_, args)
+        return read_edited_plan(args.from_)
+    named = None if hasattr(args, "from_") else plan_path(args)
     if named:
         from synth.planning.plan_file import read_plan
 

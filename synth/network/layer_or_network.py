@@ -128,12 +128,19 @@ def network_request(
     )
 
 
-def read_plan(path: str | os.PathLike[str]) -> Plan | NetworkPlanFile | Any:
+def read_plan(path: str | os.PathLike[str], edited: bool = False) -> Plan | NetworkPlanFile | Any:
     """The plan of a file that `synth plan --json` wrote: a `Plan`, or the `NetworkPlanFile` of a network.
 
     All numbers that follow from others are derived again and compared. Raises `InputError` where the file
     is no plan, was edited, or is of another version.
+
+    edited: take the decisions of a layer's plan file that a user has edited (grid, order, rows, classes,
+        passes, processes, limit of memory), and derive all else from them.
     """
+    if edited:
+        from synth.planning.edited_plan import read_edited_plan
+
+        return read_edited_plan(path)
     from synth.planning.plan_file import parse_plan, plan_text
 
     text, name = plan_text(path), shown(os.fspath(path), 4096)

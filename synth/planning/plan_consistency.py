@@ -30,7 +30,7 @@ def decision_faults(plan: Plan) -> Iterator[str]:
 
 def number_faults(plan: Plan, data: Mapping[str, Any]) -> Iterator[str]:
     """Numbers of a plan file that do not follow from its decisions, a phrase each that names the field."""
-    for key in data.keys() - _known_keys(plan):
+    for key in data.keys() - known_keys(plan):
         yield f"{key} is no field of a plan"
     yield from _work(plan, "time" in data)
     yield from _name(plan)
@@ -42,7 +42,8 @@ def number_faults(plan: Plan, data: Mapping[str, Any]) -> Iterator[str]:
         yield f"{PROVEN} is {plan.proven_words}, but the plan receives {plan.words['total']}"
 
 
-def _known_keys(plan: Plan) -> set[str]:
+def known_keys(plan: Plan) -> set[str]:
+    """The fields that the file of a plan may have."""
     return {*exact_json(plan), *float_json(plan), *UNREAD, PROVEN, "algorithm", "digest"}
 
 

@@ -26,6 +26,7 @@ from synth.planning.plan_json import SCHEMA, exact_json
 
 MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
 REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
+EDITED = f"{REMEDY}, or plan from what you edited with `synth plan --from`"
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -56,7 +57,7 @@ def parse_plan(text: str, name: str) -> Plan:
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
             difference = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
-            raise InputError(f"{name}: {key} is {difference}; {REMEDY}")
+            raise InputError(f"{name}: {key} is {difference}; {EDITED}")
     _require_none(number_faults(plan, data), name)
     return plan
 

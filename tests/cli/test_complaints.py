@@ -22,7 +22,18 @@ def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 COMPLAINTS: list[tuple[list[str], int, str]] = [
-    (["plan", CONV], 2, "the following arguments are required: --procs; see synth plan --help"),
+    (["plan", CONV], 2, f"synth plan {CONV} needs --procs P"),
+    (["plan", "--procs", "4"], 2, "synth plan needs a layer file, or --from FILE"),
+    (
+        ["plan", CONV, "--from", "plan.json"],
+        2,
+        f"the plan plan.json has its own layer; leave out {CONV}, or --from",
+    ),
+    (
+        ["plan", "--from", "plan.json", "--procs", "8"],
+        2,
+        "the plan plan.json has its own processes; leave out --procs 8",
+    ),
     (
         ["plan", CONV, "--procs", "four"],
         2,

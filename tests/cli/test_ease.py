@@ -241,7 +241,7 @@ def test_an_unknown_option_is_told_before_one_that_is_missing(capsys: pytest.Cap
     assert (
         said == "synth: unrecognized arguments: --memry=1GiB; did you mean --memory?; see synth plan --help\n"
     )
-    assert "the following arguments are required: FILE" in told(capsys, "plan", "--proc", "4")[2]
+    assert "synth plan needs a layer file, or --from FILE" in told(capsys, "plan", "--proc", "4")[2]
 
 
 def test_exit_codes_are_those_of_the_table() -> None:

@@ -28,7 +28,7 @@ def register(subparsers: Any) -> None:
         "conv.yaml --procs 8 --lean -o conv_lean.py",
         "plan.json -o conv_dist.py --sbatch job.sbatch --ranks-per-node 8",
     )
-    add_request(command, file_only=False)
+    add_request(command)
     command.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
     command.add_argument(
         "--lean",

@@ -22,10 +22,11 @@ def register(subparsers: Any) -> None:
         "conv.yaml --procs 64 --memory 16GiB",
         "conv.yaml --procs 64 --json -o plan.json",
         "net.yaml --procs 16 --pass training",
+        "--from plan.json",
         description="Derive the plan of a layer, or of every layer of a network with the redistributions "
         "between them, and print the report.",
     )
-    add_request(command, file_only=True)
+    add_request(command, edited=True)
     command.add_argument(
         "--relax", action="store_true", help="also solve the relaxation to real-valued tiles"
     )
@@ -84,15 +85,16 @@ def _fraction(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the plan in the chosen form: report, stage, JSON, certificate or derivation."""
-    if args.layer == "-" or args.layer.endswith((".yaml", ".yml")):
+    named = args.layer if args.layer and not args.from_ else ""
+    if named == "-" or named.endswith((".yaml", ".yml")):
         from synth.network.layer_or_network import is_network_file
 
         if is_network_file(args.layer):
             return _run_network(args)
     if args.whole_weights:
-        raise UsageError(f"--whole-weights is for a network, not for the layer {args.layer}; leave it out")
+        raise UsageError(f"--whole-weights is for a network, not for {_one_layer(args)}; leave it out")
     if args.recompute:
-        raise UsageError(f"--recompute is for a network, not for the layer {args.layer}; leave it out")
+        raise UsageError(f"--recompute is for a network, not for {_one_layer(args)}; leave it out")
     if args.constants and not args.certify:
         raise UsageError(f"--constants {args.constants} is about a certificate; add --certify")
     plan = plan_of(args)
@@ -123,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
         text += f"\nrelaxation (geometric program): {relaxed:.1f} received words\n"
     show(text, args.output)
     return 0
+
+
+def _one_layer(args: argparse.Namespace) -> str:
+    return f"the plan {args.from_} of a layer" if args.from_ else f"the layer {args.layer}"
 
 
 def _run_network(args: argparse.Namespace) -> int:

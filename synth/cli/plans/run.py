@@ -24,7 +24,7 @@ def register(subparsers: Any) -> None:
         "conv.yaml --procs 4",
         "--plan plan.json --bench 10",
     )
-    add_request(command, file_only=False)
+    add_request(command)
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
     command.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     command.add_argument(

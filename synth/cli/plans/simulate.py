@@ -20,7 +20,7 @@ def register(subparsers: Any) -> None:
         "plan.json",
         "conv.yaml --procs 16 --count",
     )
-    add_request(command, file_only=False)
+    add_request(command)
     command.add_argument("--count", action="store_true", help="count words and memory only, no values")
     command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
 
