@@ -38,7 +38,7 @@ def add_request(command: argparse.ArgumentParser, *, edited: bool = False) -> No
             "--from",
             dest="from_",
             metavar="FILE",
-            help="plan again from an edited plan file: its grid, order, rows, classes, passes, procs and memory",
+            help="plan again from an edited plan file: its processes, grid, order, rows, classes and passes",
         )
     else:
         add(
