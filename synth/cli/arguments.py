@@ -125,7 +125,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
         _require_alone(args.from_, args)
         return read_edited_plan(args.from_)
-    named = None if hasattr(args, "from_") else plan_path(args)
+    named = plan_path(args)
     if named:
         from synth.planning.plan_file import read_plan
 

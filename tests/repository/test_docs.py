@@ -29,7 +29,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS)
 def test_commands_print_what_is_shown(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()[1:]) == 0
+    assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out
     if "\n...\n" not in f"\n{shown}":
         assert alike(printed, shown)
