@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ HOOKS = {
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
+CONTAINERS = list, deque, set, dict
 LIBRARIES = {*sys.stdlib_module_names, "torch"}
 IN_PLACE = " in place"  # the path of how often a tensor was changed
 ORDER = " in order"  # the path of the names of modules
@@ -122,7 +124,7 @@ class Description:
             return
         self._seen.add(id(value))
         if not isinstance(value, tuple):
-            held = isinstance(value, list | dict | set)
+            held = isinstance(value, CONTAINERS)
             self.containers.append(value if held else vars(value))
         for path, part in parts:
             inner = fact._replace(path=fact.path + path)
@@ -131,7 +133,7 @@ class Description:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         for number, part in enumerate(value):
             yield f"[{number}]", part
     elif isinstance(value, dict):

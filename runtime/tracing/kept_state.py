@@ -8,7 +8,11 @@ What is stored and never read, or read and always the same, changes nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +20,18 @@ from torch import fx, nn
 from torch.utils import _pytree
 
 from synth.runtime.tracing.attributes import Attributes, Place
+from synth.runtime.tracing.counted import Comparisons
+from synth.runtime.tracing.facts import (
+    CONTAINERS,
+    LIBRARIES,
+    Description,
+    same_value,
+)
 from synth.runtime.tracing.modes import difference
+from synth.runtime.tracing.recorder import KeptTensor
 from synth.runtime.tracing.unsupported import plain_copies
 
+FAR = 9973  # a prime, so that no cycle of a counter hides it
 REMEDY = (
     "from one call to the next, but the ranks would repeat the first one; keep it in a"
     " buffer that forward changes in place, give it as an argument, or set it on the"
@@ -41,12 +54,81 @@ def require_no_tensors(
             raise ValueError(f"forward keeps {_name(place)} {REMEDY}")
 
 
+class Surroundings:
+    """The numbers and containers outside of modules that their code names.
+
+    These are attributes of their classes, and globals.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.held: dict[str, tuple[Callable[[str], Any], str, Any]] = {}
+        for kind in dict.fromkeys(map(type, model.modules())):
+            for cls in kind.__mro__:
+                if cls.__module__.partition(".")[0] in LIBRARIES:
+                    continue
+                get = partial(_attribute, kind)
+                self._add(get, vars(cls), f"{kind.__qualname__}.")
+                for function in vars(cls).values():
+                    code = getattr(function, "__code__", None)
+                    if code is not None:
+                        self._add(function.__globals__.get, code.co_names)
+
+    def _add(
+        self, get: Callable[[str], Any], names: Iterable[str], of: str = ""
+    ) -> None:
+        for name in names:
+            value = get(name)
+            if isinstance(value, (*CONTAINERS, int, float)):
+                held = value if isinstance(value, int | float) else copy.copy(value)
+                self.held[of + name] = get, name, held
+
+    def changed(self) -> list[str]:
+        """The names of those that are not what they were."""
+        return [
+            shown
+            for shown, (get, name, value) in self.held.items()
+            if not same_value(get(name), value)
+        ]
+
+
+def _attribute(kind: type, name: str) -> Any:
+    return getattr(kind, name, None)
+
+
+def require_not_read(
+    model: nn.Module,
+    first: fx.Graph,
+    again: Callable[[], fx.Graph],
+    changed: Sequence[str],
+) -> None:
+    """Raise `ValueError` for a model whose next call reads what the last has computed.
+
+    It may be anywhere in what attributes of modules refer to: in lists, in dicts, and
+    in objects. first: of the last call. again: calls the model once more. changed: what
+    the last has changed outside of modules.
+    """
+    try:
+        with torch.enable_grad():
+            call = difference(first, again()) if changed else again() and ""
+    except KeptTensor as kept:
+        facts = Description(model, lambda module, name: True).facts
+        found = (str(fact) for fact, value in facts.items() if value is kept.values)
+        name = next(found, "a tensor that it computes")
+        raise ValueError(f"forward keeps {name} {REMEDY}") from None
+    except Exception:  # a cache may be one of tensors that only a whole call makes
+        return
+    if call:
+        raise ValueError(f"forward keeps {', '.join(changed)} {REMEDY} (see {call})")
+
+
 def require_no_numbers(
     model: nn.Module, run: Callable[[nn.Module], fx.Graph], seen: Attributes
 ) -> None:
-    """Raise `ValueError` for a model of which a second call makes other calls.
+    """Raise `ValueError` for a model of which a later call makes other calls.
 
-    run: traces a model. seen: of the runs of the model as it is given.
+    The next call finds what the first has left. Later ones find numbers far from these,
+    or the other answer of one comparison, as at a threshold. run: traces a model. seen:
+    of the runs of the model as it is given.
     """
     places = {
         place: value
@@ -55,18 +137,44 @@ def require_no_numbers(
     }
     if not places:
         return
-    try:
-        one, other = run(model), run(_after(model, places))
-    except Exception:  # what the first call has left may be a part of a whole
-        return
-    call = difference(one, other)
-    if call:
-        names = ", ".join(map(_name, places))
-        raise ValueError(f"forward keeps {names} {REMEDY} (see the call {call})")
+    names = ", ".join(map(_name, places))
+    first = run(model)
+    for state, at in _later(places):
+        try:
+            call = difference(first, run(_after(model, state)))
+        except Exception as error:
+            # the first call may have left a part of a whole, and a number may be none
+            # that comes; but what is behind a threshold is not known then
+            call = "" if _is_raised(error) else at
+        if call:
+            raise ValueError(f"forward keeps {names} {REMEDY} (see {at or call})")
+
+
+def _later(places: Mapping[Place, Any]) -> Iterator[tuple[Mapping[Place, Any], str]]:
+    """What calls after the first may find in attributes, and the line that is another.
+
+    The next one; with one comparison turned, by line; and with far numbers.
+    """
+
+    def state(seen: Comparisons, further: int = 0) -> Mapping[Place, Any]:
+        return {place: seen.watched(each, further) for place, each in places.items()}
+
+    compared = Comparisons()
+    yield state(compared), ""
+    for line in compared.lines:
+        yield state(Comparisons(line)), f"{Path(line[0]).name}:{line[1]}"
+    for further in (FAR, -FAR):
+        yield state(Comparisons(), further), ""
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether the model's code raises an error, as for a number that is not valid."""
+    last = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+    return re.search(r"\b(raise|assert)\b", last.line or "") is not None
 
 
 def _after(model: nn.Module, places: Mapping[Place, Any]) -> nn.Module:
-    """A copy of a model with what a run has left in its attributes."""
+    """A copy of a model with other values in its attributes."""
     made = copy.deepcopy(model, plain_copies(model))
     for (module, name), value in places.items():
         setattr(made.get_submodule(module), name, copy.deepcopy(value))

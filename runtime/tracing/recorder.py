@@ -45,15 +45,27 @@ SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backwa
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
 
 
+class KeptTensor(Exception):
+    """A call reads a tensor that the call before it computed from its input."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__()
+        self.values = values
+
+
 class Recorder(TorchFunctionMode):
     """Records one run of a model as a graph.
 
     model: on "meta". device: the kind that it is on when the ranks run it.
     called: the names of the layers of torch.nn that are recorded as one call.
+    before: the recorder of the call of this model before this one.
     """
 
-    def __init__(self, model: nn.Module, device: str = "cpu") -> None:
+    def __init__(
+        self, model: nn.Module, device: str = "cpu", before: Recorder | None = None
+    ) -> None:
         super().__init__()
+        self.before = before
         self.called: set[str] = set()
         self.graph, self.device = fx.Graph(), device
         # id of a tensor -> the node that made it, and its version at that time
@@ -87,10 +99,11 @@ class Recorder(TorchFunctionMode):
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
+        hooks = []
         for name, module in model.named_modules():
             enter = partial(self._enter, name)
-            module.register_forward_pre_hook(enter, with_kwargs=True)
-            module.register_forward_hook(partial(self._leave, name))
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(partial(self._leave, name)))
         with (
             torch.device("meta"),
             self,
@@ -100,6 +113,8 @@ class Recorder(TorchFunctionMode):
             record_autograd_functions(self._autograd_function),
         ):
             result = model(*args, **kwargs)
+        for hook in hooks:
+            hook.remove()
         for key, name in stored_tensors(model):
             if self.stored.get(key) != name:
                 raise ValueError(
@@ -224,7 +239,10 @@ class Recorder(TorchFunctionMode):
 
     def _constant(self, values: torch.Tensor) -> None:
         """A tensor that the model has, but not as a parameter or buffer."""
-        if values.is_meta:
+        before = self.before
+        if before is not None and before.computed(values):
+            raise KeptTensor(values)
+        if values.is_meta and (before is None or not before.knows(values)):
             raise ValueError(
                 f"the model makes a tensor of {tuple(values.shape)} in a way that is"
                 f" not seen; register it as a buffer{in_user_code()}"

@@ -19,9 +19,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.tracing.attributes import Attributes
+from synth.runtime.tracing.attributes import Attributes, is_plain
 from synth.runtime.tracing.inputs import Arguments, Inputs
-from synth.runtime.tracing.kept_state import require_no_numbers, require_no_tensors
+from synth.runtime.tracing.kept_state import (
+    Surroundings,
+    require_no_numbers,
+    require_no_tensors,
+    require_not_read,
+)
 from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
@@ -126,7 +131,7 @@ def _recorded(
         if own and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = module.momentum or 0.0  # None would count batches
     recorder = Recorder(empty, device)
-    drawn = random.getstate()
+    drawn, around = random.getstate(), Surroundings(empty)
     try:
         with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
@@ -137,6 +142,12 @@ def _recorded(
         ) from error
     seen.called |= recorder.called
     require_no_tensors(seen, recorder.computed, recorder.knows)
+    changed = around.changed()
+    if changed or not all(is_plain(new) for _, new in seen.changes.values()):
+        again = Recorder(empty, device, recorder)
+        require_not_read(
+            empty, graph, lambda: again.graph_of(empty, given, dtype), changed
+        )
     seen.forget_values()
     if random.getstate() != drawn:
         raise ValueError(

@@ -16,6 +16,7 @@ from torch import nn
 from synth.runtime.model.live.changes import Changes, Settings, sorted_out
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.facts import (
+    CONTAINERS,
     INTERNAL,
     MISSING,
     Description,
@@ -153,5 +154,5 @@ class Watch:
 
 
 def _copied(container: Any) -> Any:
-    kind = next((each for each in (list, set) if isinstance(container, each)), dict)
+    kind = next((each for each in CONTAINERS if isinstance(container, each)), dict)
     return kind(container)
