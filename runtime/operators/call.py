@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from synth.runtime.operators.functional import Layer, layer_of_function
 from synth.runtime.rules.movement import order_of
-from synth.runtime.rules.rule import is_trainable
+from synth.runtime.rules.rule import Traced, is_trainable
 from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
 
 
@@ -79,6 +79,11 @@ class Call:
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of `inputs`."""
         return [node_shape(each) for each in self.inputs]
+
+    @property
+    def dtypes(self) -> Traced:
+        """Those of the first of `inputs` and of the result."""
+        return Traced(self.inputs[0].meta["value"].dtype, self.node.meta["value"].dtype)
 
     @property
     def takes_input_alone(self) -> bool:

@@ -20,6 +20,11 @@ from synth.runtime.rules.local_forms import (
     whole_along,
 )
 
+FOURIER = (
+    *("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"),
+    *("fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_hfft2", "fft_ihfft2"),
+    *("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"),
+)
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 # function -> place of its argument `dim` after the input
 ALONG = {
@@ -27,8 +32,14 @@ ALONG = {
     **dict.fromkeys(("logcumsumexp", "glu", "sum", "mean", "amax", "amin"), 0),
     **dict.fromkeys(("var", "std", "logsumexp"), 0),
     **dict.fromkeys(("normalize", "norm"), 1),
+    **dict.fromkeys(("cummax", "cummin", "fft_fftshift", "fft_ifftshift"), 0),
+    **dict.fromkeys(FOURIER, 1),
 }
-DEFAULT_DIM = {"normalize": 1, "glu": -1}
+DEFAULT_DIM: dict[str, Any] = {
+    "normalize": 1,
+    "glu": -1,
+    **{name: (-2, -1) if name.endswith("2") else -1 for name in FOURIER[:12]},
+}
 LAYERS: dict[type[nn.Module], str] = {
     nn.Softmax: "softmax",
     nn.LogSoftmax: "log_softmax",
@@ -60,6 +71,7 @@ def _of_function(
     call: Call, before: tuple[int, ...], after: tuple[int, ...]
 ) -> LocalForm | None:
     word, args = call.word, list(call.node.args[1:])
+    word = getattr(call.function, "picked", (word, 0))[0] if word not in ALONG else word
     if word in RESHAPES:
         # another dtype is the other form of `view`
         dtypes = isinstance(args[0] if args else None, torch.dtype)
@@ -69,6 +81,8 @@ def _of_function(
         given = [call.node.kwargs.get(name) for name in names]
         factors: list[Any] = [each for each in (*args, *given) if each]
         return shuffle_form(before, factors[0], word.endswith("unshuffle"))
+    if word in ("tril", "triu"):  # which know the places of words in a matrix
+        return _along(before, after, (-2, -1)) if len(before) > 1 else None
     if word not in ALONG:
         return None
     place = ALONG[word]

@@ -5,29 +5,33 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
 from synth.runtime.layers.rows.reduction import Reduction
+from synth.runtime.layers.rows.scan import Scan
 from synth.runtime.layers.steps.dropout import Dropout
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import OnShards, Step
 from synth.runtime.operators.batch_norms import BatchNorms
-from synth.runtime.operators.call import Call
+from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.loops import affine_step, mapped_step
 from synth.runtime.operators.products import Product
 from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
-from synth.runtime.rules.movement import joined
+from synth.runtime.rules.movement import joined, like_first
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import best_layout, product, wanted
-from synth.runtime.rules.rule import needed
+from synth.runtime.rules.rule import Rule, needed
+from synth.runtime.rules.scans import cut_scan
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -65,6 +69,14 @@ def choose_step(
     count = counter(call.name)
     if operator.kind == "reduction":
         return Reduction(operator.form, source, batch_norms.groups, count)
+    if operator.kind == "affine":
+        return affine_step(call, inputs, count, hold)
+    if operator.kind == "mapped":
+        return mapped_step(call, inputs, count, hold)
+    if operator.kind == "scan":
+        scan = cut_scan(operator.form.name, operator.form.dim, source)
+        if scan is not None:
+            return Scan(scan, operator.form.operator, count)
     if operator.kind == "prelu":
         boxes = _broadcast(call, source, module.weight.shape)
         held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
@@ -75,6 +87,9 @@ def choose_step(
         places = [call.inputs.index(part) for part in parts]
         layouts = [inputs[part] for part in parts]
         return Pulled(joined(layouts, dim, places, wanted), counts)
+    if operator.kind == "joined":
+        parts, dim = operator.form
+        return _joined(call, parts, dim, inputs, count)
     if operator.kind == "product":
         return _product(call, operator.form, inputs, count)
     if operator.kind in ("elementwise", "same"):
@@ -139,6 +154,39 @@ def _product(
     return Pulled(rule, count, hold(call, boxes, count))
 
 
+def _joined(
+    call: Call,
+    parts: Sequence[fx.Node],
+    dim: int,
+    inputs: Mapping[fx.Node, Layout],
+    count: Count,
+) -> Step | None:
+    """A concatenation, of which each rank has the words of its parameters' parts."""
+    ranks = next(iter(inputs.values())).ranks
+    layouts = [inputs.get(p) or replicated(node_shape(p), ranks) for p in parts]
+    base = layouts[parts.index(max(inputs, key=lambda p: math.prod(node_shape(p))))]
+    out = like_first([base, *(each for each in layouts if each is not base)], dim)
+    places = [call.inputs.index(p) if p in inputs else 0 for p in parts]
+    rule = joined(layouts, dim, places, out)
+    given = [place for place, part in enumerate(parts) if part not in inputs]
+    moved = [place for place, part in enumerate(parts) if part in inputs]
+    names = [call.parameters[parts[place]][0] for place in given]
+    if len({*names}) < len(names):
+        return None  # a parameter that occurs twice
+    boxes = {
+        name: cast(Layout, rule.operands[place].reads)
+        for name, place in zip(names, given, strict=True)
+    }
+    order = [*moved, *given]
+
+    def local(*here: torch.Tensor) -> torch.Tensor:
+        by_place = dict(zip(order, here, strict=True))
+        return rule.call(*(by_place[place] for place in range(len(parts))))
+
+    operands = tuple(rule.operands[place] for place in moved)
+    return Pulled(Rule(out, operands, local), count, hold(call, boxes, count))
+
+
 def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
     return {node: number for number, node in enumerate(nodes)}
 
@@ -150,7 +198,7 @@ def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:
-    rule = pointwise(layouts, call.filled(in_place=False))
+    rule = pointwise(layouts, call.filled(in_place=False), call.out)
     given = call.parameters.values()
     boxes = {name: _broadcast(call, rule.out, v.shape) for name, v in given}
     return Pulled(rule, count, hold(call, boxes, count))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,7 +28,10 @@ from synth.runtime.operators.local_calls import RESHAPES, local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.reductions import reduction_of
+from synth.runtime.operators.scans import scan_of
+from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.rules.local_forms import flattened, within_boxes
+from synth.runtime.rules.mapped_rows import MappedRows
 from synth.runtime.rules.movement import permuted, reindexed
 from synth.runtime.rules.pointwise import is_pointwise
 from synth.runtime.rules.pooling import AVG_POOLS, MAX_POOLS, pool, scaled
@@ -54,8 +57,12 @@ Kind = Literal[
     "responsenorm",  # over neighbouring channels
     "permute",
     "cat",
+    "joined",  # a concatenation with what does not depend on the input
     "reindex",  # every row is a row of the input, or a constant
     "local",  # computed where a box is whole along some dimensions
+    "affine",  # a recurrence h = a · h + b
+    "mapped",  # a loop over rows that do not depend on each other
+    "scan",  # each row is made of all rows up to it
     "product",  # a sum of products: dimensions of the result are independent
     "gathered",
 ]
@@ -93,7 +100,8 @@ class Operator:
     """What a call does; `module`, if any, is the layer of torch.nn that does it.
 
     form: how, as the recogniser of the kind has it (`MovedRows`, `ReductionForm`,
-        `LocalForm`, `Product`); of a concatenation its parts and its dimension.
+        `LocalForm`, `ScanForm`, `Product`); of a concatenation its parts and its
+        dimension.
     """
 
     kind: Kind
@@ -165,6 +173,7 @@ RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
     "reindex": moved_rows,
     "reduction": reduction_of,
     None: _by_name,
+    "scan": scan_of,
     "local": local_form,
     "product": product_of,
 }
@@ -173,13 +182,19 @@ RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
 def _of_function(call: Call) -> Operator:
     if call.layer is not None:
         return _of_module(call, call.layer.module)
+    if call.function is affine_scan or isinstance(call.function, MappedRows):
+        return Operator("affine" if call.function is affine_scan else "mapped")
     kind = FUNCTIONS.get(call.word)
     if kind is None:
         kind = "elementwise" if is_pointwise(call.word) else "gathered"
     if kind == "cat":
         joined = call.joined()
-        known = joined is not None and all(part in call.inputs for part in joined[0])
-        return Operator(kind, form=joined) if known else GATHERED
+        if joined is None or any(
+            part not in call.node.all_input_nodes for part in joined[0]
+        ):
+            return GATHERED
+        computed = all(part in call.inputs for part in joined[0])
+        return Operator("cat" if computed else "joined", form=joined)
     if kind in ("elementwise", "same"):
         fits = _broadcasts(call)
     else:
@@ -198,17 +213,27 @@ def _of_module(call: Call, module: Any) -> Operator:
 
 
 def _broadcasts(call: Call) -> bool:
-    """Whether operands are broadcast to the largest one, whose shape the result has."""
+    """Whether operands are broadcast to the shape of the result."""
     if not isinstance(call.node.meta["value"], torch.Tensor):
         return False  # several results
-    base = max(call.shapes, key=math.prod)
-    shapes = list(call.shapes)
-    if call.word != "prelu":  # whose weight has one word per channel
-        shapes += [tuple(values.shape) for _, values in call.parameters.values()]
-    return base == call.out and all(
-        len(each) <= len(base)
-        and all(n in (1, m) for n, m in zip(each[::-1], base[::-1], strict=False))
+    shapes, out = list(call.shapes), call.out
+    if call.word == "prelu":  # whose weight has one word per channel
+        return max(shapes, key=math.prod) == out
+    shapes += [tuple(values.shape) for _, values in call.parameters.values()]
+    fits = all(
+        len(each) <= len(out)
+        and all(n in (1, m) for n, m in zip(each[::-1], out[::-1], strict=False))
         for each in shapes
+    )
+    return fits and _broadcast(shapes) == out
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The shape of some that are broadcast to each other, which they fit."""
+    longest = max(map(len, shapes))
+    aligned = [(*[1] * (longest - len(each)), *each) for each in shapes]
+    return tuple(
+        max(extents) if min(extents) else 0 for extents in zip(*aligned, strict=True)
     )
 
 
@@ -261,7 +286,7 @@ def _local(call: Call, found: Operator, source: Layout, _: Layout | None) -> Rul
     """A reshape, or a function along dimensions, of boxes that are whole there."""
     if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
         return within_boxes(source, found.form, lambda box: box)
-    return within_boxes(source, found.form, call.filled(in_place=False))
+    return within_boxes(source, found.form, call.filled(in_place=False), call.dtypes)
 
 
 # kind with one operand and no parameters -> its rule, from the layout of the operand
@@ -277,5 +302,8 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     "flatten": lambda call, found, source, _: flattened(source),
     "reindex": lambda call, found, source, _: reindexed(source, *found.form),
     "local": _local,
+    "scan": lambda call, found, source, _: within_boxes(
+        source, found.form.local, call.filled(in_place=False), call.dtypes
+    ),
     "permute": lambda call, found, source, _: permuted(source, call.order()),
 }

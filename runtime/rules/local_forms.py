@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from synth.runtime.comm.layout import Layout, disjoint, even
 from synth.runtime.grid.boxes import Box, Interval, cut, shape, volume, with_interval
-from synth.runtime.rules.rule import LocalCall, Operand, Rule, reshaped, where_words
+from synth.runtime.rules.rule import (
+    LocalCall,
+    Operand,
+    Rule,
+    Traced,
+    reshaped,
+    where_words,
+)
 
 Units = Mapping[int, int]  # dimension -> rows that stay together where it is cut
 Regroup = Callable[[Box], "Box | None"]  # box of the input -> of the result, if any
@@ -30,16 +37,19 @@ class LocalForm(NamedTuple):
     out: tuple[int, ...]
 
 
-def within_boxes(source: Layout, form: LocalForm, call: LocalCall) -> Rule:
+def within_boxes(
+    source: Layout, form: LocalForm, call: LocalCall, dtypes: Traced | None = None
+) -> Rule:
     """A function of the own box, whose input is cut anew where boxes do not fit it.
 
     call: takes the box of the input; its words are those of the result in order.
+    dtypes: of the call; None where the result has that of the input.
     """
     held = fitting(source, form)
     out = regrouped(held, form)
     assert out is not None, (source, form)
     own = shape(out.mine)
-    local = where_words(lambda box: call(box).reshape(own), out)
+    local = where_words(lambda box: call(box).reshape(own), out, dtypes)
     return Rule(out, (Operand(source, held),), local)
 
 

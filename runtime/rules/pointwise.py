@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.boxes import volume
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.rule import LocalCall, Rule, pulled
 
@@ -17,7 +18,15 @@ from synth.runtime.rules.rule import LocalCall, Rule, pulled
 # models and on their outputs. Names are without the _ of functions that act in place.
 UNTAGGED = frozenset(
     (
-        *("__and__", "__or__", "__xor__", "__invert__", "__floordiv__", "__rsub__"),
+        *(
+            "__eq__",
+            "__and__",
+            "__or__",
+            "__xor__",
+            "__invert__",
+            "__floordiv__",
+            "__rsub__",
+        ),
         *("__rdiv__", "__rtruediv__", "__rpow__", "__rfloordiv__", "__rmod__"),
         *("subtract", "multiply", "divide", "negative", "absolute", "floor_divide"),
         *("prelu", "hardswish", "softsign", "tanhshrink", "logsigmoid", "log_sigmoid"),
@@ -45,14 +54,34 @@ def is_pointwise(name: str) -> bool:
     )
 
 
-def pointwise(sources: Sequence[Layout], call: LocalCall) -> Rule:
-    """All operands come to the largest one, the first of those."""
-    out = largest(sources)
+def pointwise(
+    sources: Sequence[Layout], call: LocalCall, whole: Sequence[int] | None = None
+) -> Rule:
+    """All operands come to the largest one, the first of those.
+
+    whole: the shape of the result; None for that of the largest operand.
+    """
+    out = expanded(largest(sources), whole)
     operands = (
         pulled(source, aligned(source.whole, out.whole), out, place)
         for place, source in enumerate(sources)
     )
     return Rule(out, tuple(operands), call)
+
+
+def expanded(layout: Layout, whole: Sequence[int] | None) -> Layout:
+    """A layout broadcast to a larger shape: every rank has the new extents."""
+    if whole is None or tuple(whole) == layout.whole:
+        return layout
+    skip = len(whole) - len(layout.whole)
+    boxes = []
+    for box in layout.boxes:
+        made = [(0, extent) for extent in whole]
+        for dim, each in enumerate(box, skip):
+            if layout.whole[dim - skip] == whole[dim]:
+                made[dim] = each
+        boxes.append(tuple(made) if volume(box) else ((0, 0),) * len(made))
+    return layout.with_boxes(whole, boxes)
 
 
 def largest(layouts: Sequence[Layout]) -> Layout:

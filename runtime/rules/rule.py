@@ -112,8 +112,26 @@ def needed(out: Layout, whole: Sequence[int], accesses: Sequence[Access]) -> Lay
     return out.with_boxes(whole, (read_box(accesses, box) for box in out.boxes))
 
 
+class Traced(NamedTuple):
+    """The dtypes of a call when it was traced: of its first operand, of its result."""
+
+    operand: torch.dtype
+    result: torch.dtype
+
+    def of(self, operand: torch.dtype) -> torch.dtype:
+        """That of the result for another operand."""
+        if self.operand == self.result:
+            return operand
+        if self.result.is_complex and operand.is_floating_point:
+            return operand.to_complex()
+        if operand.is_complex and self.result.is_floating_point:
+            return operand.to_real()
+        floats = self.result.is_floating_point and self.operand.is_floating_point
+        return operand if floats else self.result
+
+
 def where_words(
-    call: LocalCall, out: Layout, dtype: torch.dtype | None = None
+    call: LocalCall, out: Layout, dtype: torch.dtype | Traced | None = None
 ) -> LocalCall:
     """The call, if this rank has words of the result.
 
@@ -125,9 +143,15 @@ def where_words(
         return call
 
     def nothing(*here: torch.Tensor) -> torch.Tensor:
-        made = here[0].new_zeros(own, dtype=dtype)
+        made = here[0].new_zeros(
+            own, dtype=dtype.of(here[0].dtype) if isinstance(dtype, Traced) else dtype
+        )
         floats = [each.sum() for each in here if is_trainable(each)]
-        return made + (_total(floats) * 0).to(made.dtype) if floats else made
+        if not floats:
+            return made
+        zero = _total(floats) * 0
+        zero = zero if made.is_complex() or not zero.is_complex() else zero.real
+        return made + zero.to(made.dtype)
 
     return nothing
 

@@ -18,11 +18,13 @@ import torch.distributed as dist
 from synth.runtime.comm.layout import even
 from synth.runtime.grid.boxes import shape, volume, within
 from synth.runtime.rules.local_forms import regrouped, whole_along
+from synth.runtime.rules.scans import cut_scan, scanned_dtype
 from synth.runtime.tensor.operations.operands import (
     NoParts,
     argument,
     layout_of,
     on_wholes,
+    short_name,
     to_partition,
     with_argument,
     wrap,
@@ -202,6 +204,18 @@ def along(func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(map(placed, whole, made))
 
 
+def scan(func: Any, args: Any, kwargs: Any) -> Any:
+    """`cumsum` and the like: rows before the own ones come as one state."""
+    given = args[0]
+    (dim,) = reduced_dims(func, args, kwargs) or (0,)
+    found = cut_scan(short_name(func), dim, layout_of(given)) if given.dim() else None
+    if found is None:
+        return along(func, args, kwargs)
+    dtype = kwargs.get("dtype") or scanned_dtype(found.name, given)
+    given._partition.ranks.require(f"{found.name} of {tuple(given.shape)}")
+    return wrap(found(given._local, dtype, lambda _: None), given._partition)
+
+
 def _meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
@@ -259,8 +273,9 @@ Rule = Callable[[Any, Any, Any], Any]
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "mean"), total),
     **dict.fromkeys(("amax", "amin", "max", "min", "any", "all", "prod"), extremum),
-    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "cumsum", "logsumexp"), along),
-    **dict.fromkeys(("cumprod", "cummax", "cummin", "logcumsumexp"), along),
+    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "logsumexp"), along),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scan),
+    **dict.fromkeys(("cummax", "cummin", "_fft_r2c", "_fft_c2r", "_fft_c2c"), along),
     **dict.fromkeys(("median", "nanmedian", "kthvalue", "mode", "glu"), along),
     **dict.fromkeys(("_softmax", "_log_softmax"), along),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), along),

@@ -273,6 +273,8 @@ class NetworkReader:
     def _elementwise(self, call: Call) -> Value | None:
         """Uses the layout of its largest operand; the other operands are redistributed."""
         base = max(call.inputs, key=lambda node: math.prod(_shape(node)))
+        if _shape(base) != call.out:  # broadcast to a larger shape
+            return None
         others = [node for node in call.inputs if node is not base]
         value = self.values[base]
         if not others and not call.parameters:

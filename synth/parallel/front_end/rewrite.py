@@ -106,7 +106,7 @@ def join_stacks(graph: fx.Graph) -> None:
         parts = node.args[0] if node.args else node.kwargs.get("tensors")
         dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         given = isinstance(parts, list | tuple) and isinstance(dim, int) and "out" not in node.kwargs
-        if not given or not all(is_computed(each) for each in parts):
+        if not given or not any(is_computed(each) for each in parts):
             continue
         dim %= node.meta["value"].dim()
         with graph.inserting_before(node):
@@ -114,6 +114,7 @@ def join_stacks(graph: fx.Graph) -> None:
             for part in parts:
                 each = graph.call_function(torch.unsqueeze, (part, dim))
                 each.meta = {**node.meta, "value": part.meta["value"].unsqueeze(dim)}
+                each.meta["expression"] = not is_computed(part)
                 wide.append(each)
             made = graph.call_function(torch.cat, (wide, dim))
         made.meta = node.meta

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from synth.network.graph import Network
 from synth.network.write import network_text
+from synth.parallel.front_end.mapped_loops import map_loops
 from synth.parallel.front_end.network_reader import NetworkReader
 from synth.parallel.front_end.padding import move_padding
+from synth.parallel.front_end.recurrences import roll_recurrences
 from synth.parallel.front_end.rewrite import (
     bypass_flatten,
     fix_shapes,
@@ -62,6 +64,8 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     parameters = dict(model.named_parameters())
     operators = Operators(dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
     fix_shapes(graph)
+    roll_recurrences(graph, operators)
+    map_loops(graph, operators)
     join_stacks(graph)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)

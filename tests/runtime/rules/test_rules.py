@@ -23,7 +23,7 @@ from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operators
-from synth.runtime.rules.rule import Operand, Rule
+from synth.runtime.rules.rule import Operand, Rule, is_trainable
 from synth.runtime.tracing.trace import traced
 
 RANKS, LAYOUTS, SHAPE = 6, 6, (4, 8, 6, 6)
@@ -57,6 +57,10 @@ CASES: dict[str, Two] = {
     "repeat": lambda x, y: x.repeat(1, 1, 2, 1),
     "expand": lambda x, y: x[:, :1].expand(-1, 5, -1, -1),
     "part": lambda x, y: x.chunk(3, 1)[1],
+    "broadcast to a larger shape": lambda x, y: x[:, :, :, :1] * y[:, :, 2:3],
+    "equal words": lambda x, y: torch.where(x.round() == y.round(), x, y),
+    "Fourier": lambda x, y: torch.fft.irfft(torch.fft.rfft(x, 9) * 2, 9)[..., :6],
+    "triangle": lambda x, y: x.tril(1) + y.triu(),
     "matmul": lambda x, y: x @ y.transpose(2, 3),
     "matmul with itself": lambda x, y: x @ x,
     "attention": lambda x, y: functional.scaled_dot_product_attention(x, y, y),
@@ -127,14 +131,18 @@ def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
 def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
     """One call in one layout: every rank's box, and the gradients of all ranks added."""
     generator = torch.Generator().manual_seed(0)
-    wholes = [torch.randn(each.whole, generator=generator, dtype=torch.float64) for each in sources.values()]
-    if not all(each.meta["value"].is_floating_point() for each in call.inputs):
+    values = [each.meta["value"] for each in call.inputs]
+    wholes = [
+        torch.randn(each.whole, generator=generator, dtype=torch.promote_types(value.dtype, torch.float64))
+        for each, value in zip(sources.values(), values, strict=True)
+    ]
+    if not all(map(is_trainable, values)):
         wholes[0] = wholes[0] > 0  # of `where`
     for each in wholes:
-        each.requires_grad_(each.is_floating_point())
+        each.requires_grad_(is_trainable(each))
     result = call.filled(in_place=False)(*wholes)
     weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
-    seen, total = torch.zeros(result.shape, dtype=torch.int64), wholes[0].new_zeros(()).double()
+    seen, total = torch.zeros(result.shape, dtype=torch.int64), torch.zeros((), dtype=torch.float64)
     for me in range(RANKS):
         rule = rule_of(call, operators, sources, me)
         made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
@@ -142,11 +150,11 @@ def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> N
         torch.testing.assert_close(made, result[mine])
         first = rule.out.boxes.index(rule.out.mine) == me or not volume(rule.out.mine)
         seen[mine] += first
-        total = total + (made * weights[mine]).sum() * first
+        total = total + (made * weights[mine]).sum().real * first
     assert bool((seen == 1).all())
-    if not result.is_floating_point():
+    if not is_trainable(result):
         return
     trained = [each for each in wholes if each.requires_grad]
-    alone = torch.autograd.grad((result * weights).sum(), trained, retain_graph=True)
+    alone = torch.autograd.grad((result * weights).sum().real, trained, retain_graph=True)
     for one, other in zip(torch.autograd.grad(total, trained, materialize_grads=True), alone, strict=True):
         torch.testing.assert_close(one, other)

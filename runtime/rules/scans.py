@@ -1,0 +1,231 @@
+"""Scans along a dimension that ranks cut: sums, products and extrema of rows so far.
+
+Every rank scans its own rows. What all rows before them give is one state, a word for
+each line along the dimension: the exclusive prefix of the last rows of the ranks before
+(`prefix_exchange`). It is joined to the own rows. So words do not depend on the extent.
+
+Let P be the prefix that a rank gets, T its own last row, and P' = f(P, T) what it adds
+up to. With G the gradient of P', that of P is the own one plus ∂f/∂P · G, and that of T
+is ∂f/∂T · G. The backward pass is a scan of such affine maps in the other direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from synth.runtime.comm.exchanges import Exchange, times
+from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.comm.prefix_exchange import (
+    Line,
+    State,
+    beside_words,
+    exclusive_prefix,
+    lines_along,
+    words_received,
+)
+from synth.runtime.comm.redistribute import Count
+from synth.runtime.grid.boxes import Box
+
+Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Slopes = Callable[
+    [torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]
+]
+
+
+class ScanKind(NamedTuple):
+    """A scan of single words.
+
+    scan: of torch, called with a tensor and a dimension. combine: earlier, later.
+    start: the state before all rows. slopes: from P and T the derivatives of f by P and
+    by T; None for 1.
+    """
+
+    scan: Callable[..., torch.Tensor]
+    combine: Two
+    start: Callable[[torch.dtype], float]
+    slopes: Slopes
+
+
+def _added_exponents(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """log(exp + exp), also where both are -∞, and with gradients there."""
+    none = one == -torch.inf
+    return torch.where(none, other, torch.logaddexp(one.masked_fill(none, 0), other))
+
+
+def _exponent_slopes(
+    before: torch.Tensor, own: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    both = _added_exponents(before, own)
+    both = both.masked_fill(both == -torch.inf, 0)
+    return torch.exp(before - both), torch.exp(own - both)
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _extremum(greater: bool) -> ScanKind:
+    """Of equal rows torch takes the last one; a row that is no number stays."""
+
+    def later(before: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        wins = own >= before if greater else own <= before
+        return (wins | own.isnan()) & ~(before.isnan() & ~own.isnan())
+
+    def combine(before: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        return torch.where(later(before, own), own, before)
+
+    def slopes(
+        before: torch.Tensor, own: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        wins = later(before, own)
+        return (~wins).to(own.dtype), wins.to(own.dtype)
+
+    def scan(values: torch.Tensor, dim: int) -> torch.Tensor:
+        call = torch.cummax if greater else torch.cummin
+        return call(values, dim).values
+
+    return ScanKind(scan, combine, _smallest if greater else _largest, slopes)
+
+
+SCANS: dict[str, ScanKind] = {
+    "cumsum": ScanKind(
+        torch.cumsum, torch.add, lambda _: 0, lambda _, own: (None, None)
+    ),
+    "cumprod": ScanKind(
+        torch.cumprod, torch.mul, lambda _: 1, lambda before, own: (own, before)
+    ),
+    "logcumsumexp": ScanKind(
+        torch.logcumsumexp, _added_exponents, lambda _: -torch.inf, _exponent_slopes
+    ),
+    "cummax": _extremum(greater=True),
+    "cummin": _extremum(greater=False),
+}
+
+
+class CutScan(NamedTuple):
+    """A scan along a dimension, on the ranks that cut it.
+
+    lines: ranks whose rows follow each other; ranks without words are in none.
+    """
+
+    name: str
+    dim: int
+    layout: Layout
+    lines: tuple[Line, ...]
+
+    @property
+    def line(self) -> Line:
+        """That of this rank; () where it has no words."""
+        me = self.layout.ranks.me
+        return next((line for line in self.lines if me in line), ())
+
+    def __call__(
+        self, shard: torch.Tensor, dtype: torch.dtype, count: Count
+    ) -> torch.Tensor:
+        """The own rows of the result, in a dtype; differentiable.
+
+        Half precision is scanned in float32 and rounded once.
+        """
+        kind = SCANS[self.name]
+        own = kind.scan(shard.to(sum_dtype(dtype)), self.dim)
+        if len(self.line) > 1:
+            last = own.narrow(self.dim, own.shape[self.dim] - 1, 1)
+            before: torch.Tensor = _Carried.apply(last, self, count)  # type: ignore[no-untyped-call]
+            own = kind.combine(before, own)
+        return own.to(dtype)
+
+    def before(self, own: torch.Tensor, count: Count) -> torch.Tensor:
+        """The state before the own rows. own: their last row."""
+        kind, ranks = SCANS[self.name], self.layout.ranks
+
+        def combine(earlier: State, later: State) -> State:
+            return [kind.combine(earlier[0], later[0])]
+
+        found = exclusive_prefix([own], self.line, combine, ranks, count)
+        start = kind.start(own.dtype)
+        return torch.full_like(own, start) if found is None else found[0]
+
+    def exchanges(self) -> list[Exchange]:
+        """A word of every line of rows there; back as many, or two numbers each."""
+
+        def words(box: Box) -> int:
+            return beside_words(box, self.dim)
+
+        given = self.layout, self.lines, words
+        back = words_received(*given, turned=True)
+        numbers = 1 if self.name == "cumsum" else 2
+        return [Exchange(words_received(*given, turned=False), times(numbers, back))]
+
+    def after(
+        self, own: torch.Tensor, slope: torch.Tensor | None, count: Count
+    ) -> torch.Tensor:
+        """The gradient of what the own rows add up to, from the ranks behind.
+
+        own: the gradient of the state before the own rows. slope: see `ScanKind`.
+        """
+        state = [own] if slope is None else [own, slope]
+        combine = _added if slope is None else composed
+        ranks, line = self.layout.ranks, self.line[::-1]
+        found = exclusive_prefix(state, line, combine, ranks, count)
+        return torch.zeros_like(own) if found is None else found[0]
+
+
+def _added(one: State, other: State) -> State:
+    return [one[0] + other[0]]
+
+
+def composed(first: State, then: State) -> State:
+    """Two affine maps x → b + a · x, each as [b, a], the first one inside."""
+    return [then[0] + then[1] * first[0], then[1] * first[1]]
+
+
+def scanned_dtype(name: str, values: torch.Tensor) -> torch.dtype:
+    """The dtype of torch's result: sums and products of integers are wide."""
+    if name in ("cumsum", "cumprod") and not (
+        values.is_floating_point() or values.is_complex()
+    ):
+        return torch.int64
+    return values.dtype
+
+
+def cut_scan(name: str, dim: int, layout: Layout) -> CutScan | None:
+    """A scan along a dimension that is cut; None where it is not, or not in lines."""
+    lines = lines_along(layout, dim)
+    if lines is None or all(len(line) == 1 for line in lines):
+        return None
+    return CutScan(name, dim, layout, tuple(lines))
+
+
+class _Carried(torch.autograd.Function):
+    """What the rows of all ranks before the own ones add up to."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, own: torch.Tensor, scan: CutScan, count: Count
+    ) -> torch.Tensor:
+        """The state before the own rows, from their last row."""
+        before = scan.before(own, count)
+        ctx.scan, ctx.count = scan, count
+        if scan.name != "cumsum":
+            ctx.save_for_backward(before, own)
+        return before
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The gradient of the own last row."""
+        slope, share = None, None
+        if ctx.saved_tensors:
+            found = SCANS[ctx.scan.name].slopes(*ctx.saved_tensors)
+            slope, share = (each.conj() for each in found if each is not None)
+        after = ctx.scan.after(gradient, slope, ctx.count)
+        return after if share is None else after * share, None, None

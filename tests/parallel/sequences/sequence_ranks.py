@@ -1,0 +1,78 @@
+"""What the ranks of the tests of sequence models do: models on cut positions, compared with one process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from loop_models import LOOPS, SHORT, Looped
+from sequence_models import BETWEEN, Between, Documents
+from shared_plan import shared_plan
+from torch import nn
+
+import synth
+from synth.runtime.layers.steps.gathered_step import GatheredStep
+from synth.runtime.model.network import Network
+
+Measured = dict[str, Any]
+
+
+def sequence_model(name: str, length: int) -> nn.Module:
+    """A model of the table, in float64, with weights from a seed."""
+    torch.manual_seed(len(name))
+    if name.startswith("loop"):
+        return Looped(SHORT if name == "loops" else LOOPS).double()
+    model = Documents() if name == "documents" else Between(BETWEEN[name](length))
+    return model.double()
+
+
+def given_to(name: str, batch: int, length: int) -> list[torch.Tensor]:
+    """Its inputs, the same on all ranks."""
+    torch.manual_seed(length)
+    found = [torch.randn(batch, 3, length, dtype=torch.float64)]
+    if name == "documents":
+        ends = torch.rand(batch, length) < 0.2
+        found.append(ends.cumsum(-1))
+    return found
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference, relative to the largest word."""
+    one = one.full_tensor() if hasattr(one, "full_tensor") else one
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
+
+
+def gathered(net: Network) -> list[str]:
+    """The calls that every rank computes."""
+    return [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
+
+
+def compared(names: list[str], length: int, batch: int = 1, axes: str = "w") -> Measured:
+    """By name: the largest error of outputs and gradients, in both modes; words; what is gathered."""
+    return {name: _compared(name, length, batch, axes) for name in names}
+
+
+def _compared(name: str, length: int, batch: int, axes: str) -> Measured:
+    whole, given = sequence_model(name, length), given_to(name, batch, length)
+    alone = copy.deepcopy(whole)
+    plan = shared_plan(whole, given, axes=axes)
+    net = synth.parallelize(whole, given, plan=plan, check=False)
+    before, errors = net.received(), []
+    for step in range(2):  # gradients are accumulated
+        given[0] = given[0] + step
+        outs = net(*given), alone(*given)
+        errors.append(apart(*outs))
+        for out in outs:
+            out.square().sum().backward()
+    words = net.received() - before, 2 * plan.words.step[net.ranks.me]
+    for one, other in zip(net.parameters(), alone.parameters(), strict=True):
+        errors.append(apart(one.grad, other.grad))
+    plain = copy.deepcopy(alone).eval().requires_grad_(False)
+    plan = shared_plan(plain, given, axes=axes, mode="inference")
+    served = synth.parallelize(plain, given, plan=plan, mode="inference", check=False)
+    before = served.received()
+    with torch.no_grad():
+        errors.append(apart(served(*given), alone(*given)))
+    forward = served.received() - before, plan.words.forward[net.ranks.me]
+    return {"error": max(errors), "words": words, "forward": forward, "gathered": gathered(net)}

@@ -1,0 +1,100 @@
+"""Convolutional sequence models on four real ranks that cut the positions: as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loop_models import Loop, Looped, backwards, in_place, late, nonlinear, number, twice
+from rank_pool import RankPool
+from sequence_models import BETWEEN, Between, SelectiveScan
+
+import synth
+from synth.parallel.front_end.trace_model import trace_model
+
+WHOLE = ["lstm", "gru"]  # whose sequence stays whole
+MANY = [name for name in BETWEEN if name not in (*WHOLE, "associative")]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("sequence_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+def assert_as_one_process(ranks: RankPool, names: list[str], *options: Any) -> None:
+    for found in ranks.call("compared", names, *options):
+        assert list(found) == names
+        for name, each in found.items():
+            assert each["error"] < 1e-9, (name, each)
+            assert each["words"][0] == each["words"][1], (name, each)
+            assert each["forward"][0] == each["forward"][1], (name, each)
+            assert each["gathered"] == [], (name, each)
+
+
+@pytest.mark.ranks
+def test_models_whose_positions_are_cut_are_those_of_one_process(ranks: RankPool) -> None:
+    """Two steps whose gradients are added, and inference; words are those of the plan."""
+    assert_as_one_process(ranks, ["scans", "mamba", "hyena", "documents"], 27)
+    assert_as_one_process(ranks, ["loops"], 9)
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "batch", "axes"), [(44, 1, "w"), (64, 3, "wb"), (8, 2, "w"), (48, 2, "")])
+def test_models_on_many_cuts(length: int, batch: int, axes: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, [*MANY, "documents"], length, batch, axes)
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [13, 18])
+def test_loops_of_many_forms(length: int, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, ["loops of all forms"], length, 2)
+
+
+@pytest.mark.parametrize(
+    ("loop", "scans"), [(number, 1), (twice, 2), (backwards, 1), (nonlinear, 0), (late, 0), (in_place, 0)]
+)
+def test_recurrences_are_scans_where_no_factor_or_term_depends_on_a_state(loop: Loop, scans: int) -> None:
+    graph = trace_model(Looped((loop,)), (1, 3, 9)).graph
+    assert [operation_name(node) for node in graph.nodes].count("affine_scan") == scans
+
+
+def in_turn(place: int, ranks: int) -> int:
+    """States that the rank at a place of a line receives, round by round."""
+    known, received, distance = {rank: set[int]() for rank in range(ranks)}, 0, 1
+    for rank in range(1, ranks):
+        known[rank] = {rank - 1}
+    received += place > 0
+    while any(len(known[rank]) < rank for rank in known):
+        before = {rank: set(each) for rank, each in known.items()}
+        for rank in range(distance + 1, ranks):
+            known[rank] |= before[rank - distance]
+        received += place > distance
+        distance *= 2
+    assert known[place] == set(range(place))
+    return received
+
+
+@pytest.mark.parametrize("procs", [2, 3, 8])
+def test_words_of_a_scan_are_those_of_its_rounds_at_any_length(procs: int) -> None:
+    for length in (1 << 10, 1 << 16):
+        plan = synth.plan_model(Between(BETWEEN["cumsum"](length)), (1, 3, length), procs, axes="w")
+        there, back = plan.words.calls["cumsum"]
+        assert list(there) == [8 * in_turn(place, procs) for place in range(procs)]
+        assert back == there[::-1]
+
+
+def test_a_loop_over_positions_is_a_scan_and_a_call_of_all_turns() -> None:
+    graph = trace_model(Between(SelectiveScan()), (1, 3, 64)).graph
+    words = [operation_name(node) for node in graph.nodes]
+    assert words.count("affine_scan") == words.count("mapped_rows") == 1
+    assert len(words) < 30
+
+
+def operation_name(node: Any) -> str:
+    return str(getattr(node.target, "__name__", node.target))
