@@ -44,9 +44,9 @@ def map_loops(graph: fx.Graph, operators: Operators) -> None:
         if not new and len({part.meta["value"].shape for part in parts}) > 1:
             continue
         made = writer.mapped(tuple(parts), dim % value.dim(), new, value)
-        writer.finish()
+        if made is None and new:
+            made = writer.joined(tuple(parts), dim % value.dim(), value)
         if made is not None:
-            made.meta = {**node.meta}
             for user in list(node.users):
                 redirect(user, node, made)
             writer.erase(node)
@@ -156,6 +156,8 @@ class LoopWriter:
         forms = [self.operators.form(node, "reindex") for node in nodes]
         if len(sources) > 1 or any(form is None or form.dims != forms[0].dims for form in forms):
             return None
+        if len(nodes) < 2:
+            return None
         first, second = forms[0].maps, forms[1].maps
         other = [dim for dim, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1]]
         if len(other) != 1 or any(CONSTANT in each.rows for each in first):
@@ -182,6 +184,41 @@ class LoopWriter:
             return rows.source
         args = rows.source, rows.dim, rows.first, count
         return self.call(torch.narrow, args, value.narrow(*args[1:]))
+
+    def joined(self, parts: Nodes, dim: int, value: torch.Tensor) -> fx.Node | None:
+        """A stack of which rows that follow each other in one tensor are one part; None where none do."""
+        import torch
+
+        from synth.runtime.tracing.expressions import is_computed
+
+        groups = list[Nodes]()
+        while left := parts[sum(map(len, groups)) :]:
+            groups.append(left[: self._in_a_row(left, dim)])
+        if all(len(group) == 1 for group in groups):
+            return None
+        made = []
+        for group in groups:
+            if len(group) > 1:
+                rows = self._straight(group, value.dim() - 1)
+                assert rows is not None
+                made.append(self._source(rows, len(group)))
+                continue
+            (part,) = group
+            wide = part.meta["value"].unsqueeze(dim)
+            made.append(self.call(torch.unsqueeze, (part, dim), wide, not is_computed(part)))
+        return made[0] if len(made) == 1 else self.call(torch.cat, (made, dim), value)
+
+    def _in_a_row(self, parts: Nodes, dim: int) -> int:
+        """How many of some parts, from the first on, are rows of one tensor that follow each other."""
+        known, beyond = 1, len(parts) + 1
+        while beyond - known > 1:
+            number = (known + beyond) // 2
+            rows = self._straight(parts[:number], parts[0].meta["value"].dim())
+            if rows is not None and rows.dim == dim:
+                known = number
+            else:
+                beyond = number
+        return known
 
     # -- one call for all turns -----------------------------------------------------------------------
 

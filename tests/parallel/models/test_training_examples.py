@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rank_pool import RankPool
 
-from examples import unet3d
+from examples import audio, unet3d
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,22 @@ def test_a_weather_unet_on_a_mesh_trains_as_in_one_process(ranks: RankPool) -> N
         assert each["error"] < 1e-8
         assert each["words"] > 0
     assert found[0]["losses"] == found[1]["losses"] != found[2]["losses"]  # replicas have their own batches
+
+
+@pytest.mark.ranks
+def test_an_audio_model_on_packed_documents_trains_as_in_one_process(ranks: RankPool) -> None:
+    for found in ranks.call("sounds"):
+        assert found["error"] < 1e-8
+        assert found["words"][0] == found["words"][1] > 0
+        assert not found["leaks"]
+        assert (found["gathered"], found["scans"]) == (0, 1)
+
+
+@pytest.mark.parametrize("length", [1024, pytest.param(65536, marks=pytest.mark.slow)])
+def test_words_of_the_audio_model_do_not_depend_on_the_positions(length: int) -> None:
+    words = audio.planned(length, 8, length // 64).words.most
+    text = Path("examples/README.md").read_text(encoding="utf-8")
+    assert f"{words:,} words received per rank and step on 8 ranks" in text
 
 
 @pytest.mark.ranks

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from shared_plan import shared_plan
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 import synth
-from examples import tutorial, unet3d, weather
+from examples import audio, tutorial, unet3d, weather
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tensor.partition import Partition
@@ -90,6 +91,35 @@ def forecasts() -> dict[str, Any]:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         return {"losses": mine, "error": state_apart(net, model), "words": net.received()}
+
+    return in_double(run)  # type: ignore[no-any-return]
+
+
+def sounds() -> dict[str, Any]:
+    """The audio model on cut positions trains as in one process; words as planned; no document reads another."""
+
+    def run() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model, (noisy, _, documents) = audio.AudioMamba(channels=8, chunk=4, blocks=1), audio.packed(76, 2)
+        noisy = noisy.double()
+        plan = shared_plan(model, [noisy, documents], axes="w")
+        net = synth.parallelize(copy.deepcopy(model), [noisy, documents], plan=plan, check=False)
+        losses = [audio.train(each, 76, steps=3) for each in (net, model)]
+        words = net.received(), 3 * plan.words.step[net.ranks.me]
+        error = max(abs(a - b) for a, b in zip(*losses, strict=True))
+        with torch.no_grad():
+            out = net(noisy, documents).full_tensor()
+            other = net(torch.where(documents[:, None] == 1, noisy + 1, noisy), documents).full_tensor()
+        changed = (out != other).any(1)
+        kinds = [type(step).__name__ for step in net.program.steps.values()]
+        return {
+            "losses": losses[0],
+            "error": max(error, state_apart(net, model)),
+            "words": words,
+            "leaks": bool((changed & (documents != 1)).any()) or not bool(changed.any()),
+            "gathered": kinds.count("GatheredStep"),
+            "scans": kinds.count("AffineScan"),
+        }
 
     return in_double(run)  # type: ignore[no-any-return]
 

@@ -38,8 +38,8 @@ def assert_as_one_process(ranks: RankPool, names: list[str], *options: Any) -> N
 @pytest.mark.ranks
 def test_models_whose_positions_are_cut_are_those_of_one_process(ranks: RankPool) -> None:
     """Two steps whose gradients are added, and inference; words are those of the plan."""
-    assert_as_one_process(ranks, ["scans", "mamba", "hyena", "documents"], 27)
-    assert_as_one_process(ranks, ["loops"], 9)
+    assert_as_one_process(ranks, ["scans", "mamba"], 27)
+    assert_as_one_process(ranks, ["loops"], 10)
 
 
 @pytest.mark.ranks
@@ -51,7 +51,7 @@ def test_models_on_many_cuts(length: int, batch: int, axes: str, ranks: RankPool
 
 @pytest.mark.ranks
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [13, 18])
+@pytest.mark.parametrize("length", [13, 19])
 def test_loops_of_many_forms(length: int, ranks: RankPool) -> None:
     assert_as_one_process(ranks, ["loops of all forms"], length, 2)
 
