@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class AudioMamba(nn.Module):
-    """Clean features of audio from noisy ones, (b, features, positions), with the document of each position."""
+    """Clean features of audio from noisy ones, (b, features, positions), with a document per position."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ def forecasts() -> dict[str, Any]:
 
 
 def sounds() -> dict[str, Any]:
-    """The audio model on cut positions trains as in one process; words as planned; no document reads another."""
+    """The audio model on cut positions trains as in one process, and no document reads another."""
 
     def run() -> dict[str, Any]:
         torch.manual_seed(0)
