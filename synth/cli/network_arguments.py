@@ -31,20 +31,23 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
     from synth.network.file import load_network
     from synth.network.planner.planner import plan_network
 
-    recompute = getattr(args, "recompute", 0.0)
+    recompute = getattr(args, "recompute", 0.0)  # a replay has none
     for name, default in FOR_ONE_LAYER.items():
         value = getattr(args, name, default)
-        if name == "explain" and recompute and value in ("text", None):  # why margins pay
-            continue
-        if value not in (default, None):
-            raise UsageError(
-                f"{option(name, value)} is for one layer, not for the network {args.layer}; leave it out"
-            )
+        if value not in (default, None) and (name, value) != ("explain", "text"):
+            raise UsageError(_of_one_layer(args, name, value))
     request = network_request(request_of(args), getattr(args, "whole_weights", False), recompute)
+    explain = getattr(args, "explain", None)
+    if explain and not request.most_recompute:  # else it says why margins pay
+        raise UsageError(_of_one_layer(args, "explain", explain))
     report_progress = _report_progress if wants_progress(args) else None
     plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
     detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")
     return plan
+
+
+def _of_one_layer(args: argparse.Namespace, name: str, value: Any) -> str:
+    return f"{option(name, value)} is for one layer, not for the network {args.layer}; leave it out"
 
 
 def _report_progress(text: str) -> None:

@@ -89,7 +89,7 @@ def _planned(network: Network, request: PlanRequest) -> NetworkPlan:
 
 
 def network_request(
-    request: PlanRequest, whole_weights: bool = False, recompute: float = 0.0
+    request: PlanRequest, whole_weights: bool = False, recompute: float | None = None
 ) -> NetworkRequest:
     """What a request asks of the plan of a network. A forward pass has resident weights.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from synth.base.doors import option
@@ -48,7 +49,7 @@ class NetworkRequest:
         faster than whole weights by as much.
     recompute: extra multiply-adds that the busiest process may do, as a fraction of its own, on rows that
         other processes own, so that fewer words move between layers; 0 for none. Of a forward pass with
-        resident weights, for words.
+        resident weights. None: none for words; for time as many as make the pass faster.
     processors: that the ranks have, which decide what convolutions copy; () for those of the machine, or, if
         it does not say them, for any.
     """
@@ -72,7 +73,7 @@ class NetworkRequest:
     ahead: int | None = None
     margin: float = 0.0
     processors: tuple[Processor, ...] = ()
-    recompute: float = 0.0
+    recompute: float | None = None
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -93,28 +94,34 @@ class NetworkRequest:
             raise UsageError(f"margin is {self.margin}; it must be at least 0 and below 1")
         if not 1 <= self.procs <= MAX_PROCS:
             raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
-        check_recompute(self.recompute)
+        if self.recompute is not None:
+            check_recompute(self.recompute)
         if self.recompute:
             self._check_margins()
 
     def _check_margins(self) -> None:
         """Raises `UsageError` for what rows that are computed twice do not go with."""
-        asked = option("recompute", self.recompute)
+        asked = option("recompute", self.recompute or 0.0)
         if self.training:
             raise UsageError(f"{asked} is of inference, but a training step is planned; leave it out")
-        if not self.resident_weights or self.objective != "words":
-            raise UsageError(
-                f"{asked} is of a forward pass with resident weights and objective words; leave it out"
-            )
-        if self.limit_bytes is not None:
-            raise UsageError(
-                f"{asked} takes memory that a limit does not count; leave out it or {option('memory')}"
-            )
+        if not self.resident_weights:
+            raise UsageError(f"{asked} is of a forward pass with resident weights; leave it out")
         if self.procs > MAX_MARGIN_PROCS:
             raise UsageError(
                 f"{asked} is planned for up to {MAX_MARGIN_PROCS} processes, but procs is {self.procs};"
                 " leave it out"
             )
+
+    @property
+    def most_recompute(self) -> float:
+        """The most extra work on rows of others, as a fraction; infinite where seconds alone decide.
+
+        Where nothing is said, plans for time have margins, but those of a named strategy, or of many ranks.
+        """
+        if self.recompute is not None:
+            return self.recompute
+        decide = self.objective == "time" and self.resident_weights and not self.axes
+        return math.inf if decide and 1 < self.procs <= MAX_MARGIN_PROCS else 0.0
 
     def sends_gradient_back(self, edge: Edge) -> bool:
         """Whether the gradient of the value that an edge carries returns over that edge."""

@@ -65,7 +65,7 @@ def parallelize(
     check: bool | Literal["auto"] = "auto",
     mesh: DeviceMesh | None = None,
     outputs: Literal["partitioned", "whole"] = "partitioned",
-    recompute: float = 0.0,
+    recompute: float | None = None,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -119,8 +119,8 @@ def parallelize(
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
         compared, or why nothing was. The environment variable SYNTH_CHECK goes before: always, never, auto.
     recompute: of inference: how many more multiply-adds than its own the busiest rank may do, as a fraction
-        such as 0.1, on rows that others own, so that fewer words move between layers. 0: none. A given plan
-        decides it by itself; docs/inference.md.
+        such as 0.1, on rows that others own, so that fewer words move between layers. 0 or None: none. A
+        given plan decides it by itself; docs/inference.md.
 
     Raises `CheckError` on all ranks if the network computes something else than the model. Raises
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
@@ -153,7 +153,7 @@ def parallelize(
     options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
     given |= {"objective": chosen_objective, "check": when, "outputs": outputs}
-    given["recompute"] = float(recompute)
+    given["recompute"] = extra = None if recompute is None else float(recompute)
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     tensors = model.parameters() if isinstance(model, torch.nn.Module) else ()  # else it is refused below
@@ -174,7 +174,7 @@ def parallelize(
             measured_here if chosen_objective == "time" else None,
             prepare,
             outputs == "whole",
-            float(recompute),
+            extra,
             partial(require_as_model, when) if when else None,
         )
         inputs = Inputs.of(input)

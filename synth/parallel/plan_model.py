@@ -40,7 +40,7 @@ def plan_model(
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
     whole_weights: bool = False,
-    recompute: float = 0.0,
+    recompute: float | None = None,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 

@@ -104,7 +104,7 @@ class NetworkRecipe(NamedTuple):
     measured: Callable[[Ranks, torch.device, torch.dtype], dict[str, Any]] | None = None
     prepare: Callable[..., PreparedModel] | None = None
     whole: bool = False
-    recompute: float = 0.0
+    recompute: float | None = None
     compare: Callable[..., None] | None = None
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> Network:

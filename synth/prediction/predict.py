@@ -13,9 +13,8 @@ from synth.base.doors import option
 from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
-from synth.network.graph import Edge
 from synth.network.plan.idle import idle_processes
-from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.network.step_time.choice import TimedStep
@@ -127,14 +126,14 @@ def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Pr
     limit, why = (None, FREE) if strategy in PLANNED else check_limit(request, strategy)
     if strategy in ("plan", "serial"):
         assert plan.timed is not None
-        rows = _rows(plan, plan.timed, plan.edge_costs, [each.used_words for each in plan.tilings])
+        rows = _rows(plan, plan.timed, plan.incoming_costs, [each.used_words for each in plan.tilings])
         idle, whole = " ".join(idle_processes(plan)), _whole(plan, plan.timed)
         held = None if request.training else plan.held_bytes
         return Prediction(request, strategy, rows, limit, why, "", plan.used_bytes, whole, idle, held)
     single = next(each for each in plan.single_strategies if each.name == strategy)
     if single.timed is None:
         raise InfeasibleError(f"{strategy} {single.why}")
-    rows = _rows(plan, single.timed, single.edge_costs, single.layer_words)
+    rows = _rows(plan, single.timed, incoming(single.edge_costs), single.layer_words)
     used_bytes = single.used_words * plan.word_bytes
     return Prediction(request, strategy, rows, limit, why, "", used_bytes, _whole(plan, single.timed))
 
@@ -147,24 +146,21 @@ def _whole(plan: NetworkPlan, step: TimedStep) -> int:
 
 
 def _rows(
-    plan: NetworkPlan, step: TimedStep, moved: dict[Edge, float], words: Sequence[int]
+    plan: NetworkPlan, step: TimedStep, into: dict[str, float], words: Sequence[int]
 ) -> tuple[LayerCost, ...]:
-    """The seconds of every layer; a redistribution counts with the layer that it goes to.
+    """The seconds of every layer. into: layer -> those of what moves to it beside its own exchanges.
 
     In training half of it counts forward, and half backward.
     """
     back = 0.5 if plan.request.training else 0.0
-    incoming: dict[str, float] = {}
-    for edge, seconds in moved.items():
-        incoming[edge.target] = incoming.get(edge.target, 0.0) + seconds
     return tuple(
         LayerCost(
             node.name,
             forward=each.forward,
             backward=each.backward,
             update=each.update,
-            comm_forward=each.comm_forward + incoming.get(node.name, 0.0) * (1 - back),
-            comm_backward=each.comm_backward + incoming.get(node.name, 0.0) * back,
+            comm_forward=each.comm_forward + into.get(node.name, 0.0) * (1 - back),
+            comm_backward=each.comm_backward + into.get(node.name, 0.0) * back,
             exchange=each.exchange,
             used_bytes=used * plan.word_bytes,
         )

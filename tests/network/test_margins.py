@@ -7,29 +7,36 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
+from flat_machine import flat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_networks import RowLayer, random_layers, yaml_of
 
-from synth.base.errors import InputError, UsageError
+from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.cli.main import main
 from synth.layer.axes import PerAxis
 from synth.machine.file import load_machine
+from synth.machine.hierarchy import Compute, Level, Machine
+from synth.machine.layer_time import compute_seconds
 from synth.network.file import parse_network
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.margins.choose import choose, evaluated
+from synth.network.margins.choose import choose, choose_cuts, evaluated
+from synth.network.margins.prices import SecondPrices
 from synth.network.margins.row_graph import RowGraph, row_graph
-from synth.network.margins.walk import Walked
+from synth.network.margins.walk import Rows, Walked
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_entry import network_plan_file_schema
 from synth.network.plan.plan_json import parse_network_plan, to_json
-from synth.network.planner.planner import plan_network
+from synth.network.plan.report import report
+from synth.network.planner.margins_of_plan import with_margins
+from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.request import NetworkRequest
 
 Index = tuple[int, ...]
@@ -272,7 +279,7 @@ def test_a_plan_file_has_the_margins_and_checks_them() -> None:
         with pytest.raises(InputError, match=said):
             parse_network_plan(json.dumps(wrong), "plan.json")
     forward = {**data, "kept": []}
-    with pytest.raises(InputError, match="the plan is not of inference for words"):
+    with pytest.raises(InputError, match="the plan is not of inference"):
         parse_network_plan(json.dumps(forward), "plan.json")
 
 
@@ -293,17 +300,141 @@ def test_the_report_tells_what_margins_cost_and_save(
     assert "words are fetched in place of" in capsys.readouterr().out
 
 
+# -- seconds ---------------------------------------------------------------------------------------------
+
+
+def chain_yaml(layers: int, rows: int, pool: bool = False) -> str:
+    """Convolutions of 3 by 3; a ReLU and a pooling behind the first where asked."""
+    lines = ["network: chain", f"input: [1, 8, {rows}, {rows}]", "layers:"]
+    for number in range(layers):
+        lines += [f"  - {{name: c{number}, conv2d: {{out_channels: 8, kernel: 3, padding: 1}}}}"]
+        if pool and not number:
+            lines += ["  - {name: r, relu: {}}", "  - {name: p, pool: {kernel: 3, stride: 2, padding: 1}}"]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("grid", [PerAxis(h=4), PerAxis(h=2, w=2), PerAxis(h=4, w=2)])
+@pytest.mark.parametrize("machine", [flat(), load_machine("h100")], ids=["flat", "h100"])
+def test_without_margins_the_seconds_are_those_of_the_layers(grid: PerAxis, machine: Machine) -> None:
+    """The halo of a layer, from its schedule, and the rows that are fetched of its input, from the graph."""
+    network = parse_network(chain_yaml(3, 24), "chain.yaml")
+    request = NetworkRequest(grid.size, "time", machine=machine, resident_weights=True, recompute=0)
+    planner = _NetworkPlanner(network, request, "auto", lambda text: None)
+    plain = planner.with_grid(grid, planner.run())
+    made = with_margins(replace(plain, request=replace(request, recompute=0.1)), {}, planner.steps, [0])
+    assert made.margins is not None
+    assert not any(map(any, made.margins.rows.values()))
+    assert made.margins.seconds.keys() == made.margins.words.keys() == {"input", "c0", "c1"}
+    assert made.cost == pytest.approx(plain.cost, rel=1e-12)
+    assert made.timed is not None
+    assert made.cost == pytest.approx(
+        sum(each.total for each in made.timed.layers) + sum(made.margins.seconds.values())
+    )
+
+
+def test_the_seconds_of_rows_of_others_are_those_of_a_longer_layer() -> None:
+    """A rank that computes 8 rows of a layer takes as long as one of a layer of 8 rows on one process."""
+    machine = load_machine("h100")
+    network = parse_network(chain_yaml(2, 24), "chain.yaml")
+    graph = row_graph(network, [PlacedGrid(PerAxis(h=4))] * 2, 4)
+    walked = evaluated(graph, {"c0": (0, 1, 0), "c1": (0, 0, 0)}).walked
+    rows = walked.boxes["c0"].computed[3]
+    assert (rows[1] - rows[0]).tolist() == [7, 8, 8, 7]
+    prices = SecondPrices(network, machine)
+    layer = network.planned[0].layer
+    assert layer is not None
+    more = prices.computing(graph["c0"], walked.boxes["c0"].computed)
+    wide, own = (compute_seconds(machine, layer.nest, layer.nest.extents._replace(h=h), True) for h in (8, 6))
+    assert more.tolist() == pytest.approx([wide - own])
+
+
+@pytest.mark.parametrize("alpha", [1e-7, 1e-5])
+def test_the_choice_for_time_is_the_best_of_all(alpha: float) -> None:
+    """More latency makes more margins pay; a plan for time is never slower than without margins."""
+    level = Level("all", None, alpha, 1e-9)
+    machine = Machine("flat", (level,), Compute(1e10, 1e9), algorithms=("ring",))
+    network = parse_network(chain_yaml(3, 24, pool=True), "chain.yaml")
+    graph = row_graph(network, [PlacedGrid(PerAxis(h=2, w=2))] * len(network.planned), 4)
+    prices, tried = SecondPrices(network, machine), (0, 1, 3)
+    names = [name for name, tensor in graph.items() if tensor.covered and not tensor.free]
+
+    def seconds(rows: dict[str, Rows]) -> float:
+        walked = evaluated(graph, rows).walked
+        return sum(
+            float(prices.fetching(graph[name], *boxes)[0] + prices.computing(graph[name], boxes.computed)[0])
+            for name, boxes in walked.boxes.items()
+        )
+
+    every = [
+        dict(zip(names, ((n,) * 3 for n in each), strict=True))
+        for each in itertools.product(tried, repeat=len(names))
+    ]
+    best = min(map(seconds, every))
+    choice = choose_cuts(graph, math.inf, {}, tried, prices)
+    assert choice.exact
+    assert seconds(choice.rows) == pytest.approx(best, rel=1e-12)
+    request = NetworkRequest(4, "time", machine=machine, resident_weights=True)
+    plans = [plan_network(network, replace(request, recompute=share)) for share in (0, 0.02, 0.2, None)]
+    costs = [plan.cost for plan in plans]
+    assert costs == sorted(costs, reverse=True)
+    assert plans[0].margins is None
+    assert (costs[-1] < 0.9 * costs[0]) == (alpha == 1e-5)
+    data = to_json(plans[-1])
+    assert parse_network_plan(json.dumps(data), "plan.json") == data
+    jsonschema.validate(data, network_plan_file_schema())
+    assert "seconds" in report(plans[-1])
+
+
+def test_a_plan_for_time_has_margins_unless_they_are_forbidden() -> None:
+    known = NetworkRequest(4, "time", machine=flat(), resident_weights=True)
+    for changes, most in (
+        ({}, math.inf),
+        ({"recompute": 0}, 0.0),
+        ({"recompute": 0.3}, 0.3),
+        ({"objective": "words"}, 0.0),
+        ({"axes": "hw"}, 0.0),
+        ({"procs": 8192}, 0.0),
+        ({"resident_weights": False}, 0.0),
+    ):
+        assert replace(known, **changes).most_recompute == most
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def test_within_a_limit_of_memory_margins_get_narrower() -> None:
+    network = parse_network(chain_yaml(5, 48).replace("[1, 8,", "[1, 1,"), "chain.yaml")
+    request = NetworkRequest(4, resident_weights=True, recompute=1.0, axes="h")
+    free = plan_network(network, request)
+    least = plan_network(network, replace(request, recompute=0.0))
+    costs, widths = [], []
+    for limit in (free.held_bytes, free.held_bytes - 1):
+        plan = plan_network(network, replace(request, limit_bytes=limit))
+        assert plan.held_bytes <= limit
+        assert plan.margins is not None
+        assert all(placed.grid == PerAxis(h=4) for placed in plan.placed_grids)
+        costs.append(plan.cost)
+        widths.append(max(map(max, plan.margins.rows.values())))
+    assert costs[0] == free.cost < costs[1] < least.cost
+    assert widths == sorted(widths, reverse=True)
+    with pytest.raises(InfeasibleError, match="would do") as fault:
+        plan_network(network, replace(request, limit_bytes=1000))
+    assert fault.value.enough_bytes is not None
+    tight = plan_network(network, replace(request, limit_bytes=fault.value.enough_bytes + 8000))
+    assert tight.held_bytes <= fault.value.enough_bytes + 8000
+    assert tight.margins is not None  # beside layers in tiles
+    data = to_json(tight)
+    assert parse_network_plan(json.dumps(data), "plan.json") == data
+
+
 def test_what_margins_do_not_go_with_is_refused() -> None:
-    machine = load_machine("lassen")
     known = {"resident_weights": True, "recompute": 0.1}
     for fields, said in (
         (
             {"training": True, "recompute": 0.1},
             "recompute=0.1 is of inference, but a training step is planned",
         ),
-        ({"recompute": 0.1}, "is of a forward pass with resident weights and objective words"),
-        ({**known, "objective": "time", "machine": machine}, "and objective words; leave it out"),
-        ({**known, "limit_bytes": 10**9}, "takes memory that a limit does not count; leave out it or memory"),
+        ({"recompute": 0.1}, "is of a forward pass with resident weights; leave it out"),
         ({"resident_weights": True, "recompute": -0.1}, "recompute is -0.1; it must be from 0"),
         ({"resident_weights": True, "recompute": "a"}, "recompute is 'a'; it must be from 0"),
     ):

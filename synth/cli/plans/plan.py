@@ -68,9 +68,8 @@ def register(subparsers: Any) -> None:
         "--recompute",
         metavar="F",
         type=_fraction,
-        default=0.0,
-        help="network files, inference for words: extra multiply-adds that the busiest process may do on rows"
-        " of others, so that fewer words move between layers, e.g. 10%%",
+        help="network files, inference: extra multiply-adds that the busiest process may do on rows"
+        " of others, so that fewer words move between layers, e.g. 10%%; for time as many as pay, 0: none",
     )
 
 

@@ -1,7 +1,8 @@
 """Boxes of all ranks at once: what layers read, and rows around the own block.
 
 A box array has the bounds (low, high) by (dimension of `FLAT`, 2, rank). An empty box is (0, 0) along every
-dimension, so that it widens no hull.
+dimension, so that it widens no hull. A *stack* has the boxes of all ranks for one choice, then those for the
+next, along the last dimension.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def common(one: Array, other: Array) -> Array:
     return normal(np.stack([low, high], axis=1))
 
 
-def widened(own: Array, need: Array, rows: Sequence[int]) -> Array:
+def widened(own: Array, need: Array, rows: Sequence[int | Array]) -> Array:
     """The own boxes, wider towards what is needed by at most some rows along each spatial dimension.
 
     A rank that owns or needs no rows computes what it owns.

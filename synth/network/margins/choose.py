@@ -1,18 +1,21 @@
-"""Which margins a network has: the fewest words for some extra work of the busiest process."""
+"""Which margins a network has: the fewest words, or seconds, for some extra work of the busiest process."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from synth.network.grids.box_rows import Array
-from synth.network.margins.boxes import hull, reads
+from synth.network.margins.boxes import SPATIAL_PLACES, hull, reads
 from synth.network.margins.fronts import Factor, Front, Fronts, Label, Leaf, Point, choices
+from synth.network.margins.prices import Prices, WordPrices, by_choice
 from synth.network.margins.row_graph import RowGraph, RowTensor
 from synth.network.margins.walk import (
     NOTHING,
@@ -20,12 +23,14 @@ from synth.network.margins.walk import (
     Walked,
     computed_box,
     extra_work,
-    fetched_words,
     readers,
     walk,
 )
 
 TURNED = "by input rows"
+Item = TypeVar("Item")
+FREE: Front = [Point(0, 0)]
+MOST_COLUMNS = 2**17  # boxes of ranks that are computed at once
 CHOICES = (*range(13), 14, 16, 20, 24, 32, 48)  # rows beyond the own block that are tried
 
 
@@ -56,14 +61,13 @@ def evaluated(graph: RowGraph, rows: dict[str, Rows], exact: bool = True) -> Cho
 
 
 class Choice(NamedTuple):
-    """The fewest words: the margins, the layers that are cut by input rows in their place, and the words.
+    """The least cost: the margins, and the layers that are cut by input rows in their place.
 
-    words: of all tensors and of these layers, each of the rank that receives most. exact: see `Chosen`.
+    exact: see `Chosen`.
     """
 
     rows: dict[str, Rows]
     turned: frozenset[str]
-    words: int
     exact: bool
 
 
@@ -77,15 +81,20 @@ def choose(graph: RowGraph, limit: float, tried: Sequence[int] = CHOICES) -> Cho
 
 
 def choose_cuts(
-    graph: RowGraph, limit: float, turned: Mapping[str, int], tried: Sequence[int] = CHOICES
+    graph: RowGraph,
+    limit: float,
+    turned: Mapping[str, float],
+    tried: Sequence[int] = CHOICES,
+    prices: Prices | None = None,
 ) -> Choice:
-    """The margins with the fewest words, where some layers may be cut by input rows in place of a margin.
+    """The margins of the least cost, where some layers may be cut by input rows in place of a margin.
 
-    turned: covered layer -> the words that it receives then, those that its input is redistributed with
-    among them. It reads no row of others, and computes its own.
+    turned: covered layer -> what it costs more then, the redistribution of its input with it. It reads no row
+    of others, and computes its own. prices: of rows; those of words without any.
     """
     fronts = Fronts(limit)
-    best = fronts.best(_Factors(graph, tried, turned).all())[0]  # no margins always fit
+    factors = _Factors(graph, tried, turned, prices or WordPrices(), limit < math.inf)
+    best = fronts.best(factors.all())[0]  # no margins always fit
     rows = {str(leaf.variable): leaf.value for leaf in choices(best)}
     others = frozenset(name for name, value in rows.items() if value == TURNED)
     made = {
@@ -93,7 +102,7 @@ def choose_cuts(
         for name, tensor in graph.items()
         if tensor.covered and not tensor.joined and name not in others
     }
-    return Choice(made, others, int(best.words), not fronts.cut)
+    return Choice(made, others, not fronts.cut)
 
 
 class _Factors:
@@ -102,8 +111,15 @@ class _Factors:
     Boxes are numbered as they come, so that labels are numbers.
     """
 
-    def __init__(self, graph: RowGraph, tried: Sequence[int], turned: Mapping[str, int]) -> None:
-        self.graph, self.tried, self.turned = graph, tried, turned
+    def __init__(
+        self,
+        graph: RowGraph,
+        tried: Sequence[int],
+        turned: Mapping[str, float],
+        prices: Prices,
+        limited: bool,
+    ) -> None:
+        self.graph, self.tried, self.turned, self.prices, self.limited = graph, tried, turned, prices, limited
         self.by_input_rows: dict[str, int] = {}  # its label, of a layer that may be cut so
         self.readers = readers(graph)
         self.boxes: dict[str, list[Array]] = {name: [] for name in graph}
@@ -120,63 +136,108 @@ class _Factors:
             found.append(self._margins(tensor, list(dict.fromkeys(int(key[0]) for key in needs.rows))))
         return found
 
-    def _number(self, name: str, boxes: Array) -> int:
-        boxes = np.ascontiguousarray(boxes, np.int64)
-        key = name, boxes.tobytes()
-        if key not in self.numbers:
-            self.numbers[key] = len(self.boxes[name])
-            self.boxes[name].append(boxes)
-        return self.numbers[key]
+    def _numbered(self, name: str, stack: Array) -> list[int]:
+        """The numbers of the boxes of a stack."""
+        procs, found = self.graph[name].own.shape[2], list[int]()
+        for start in range(0, stack.shape[2], procs):
+            boxes = np.ascontiguousarray(stack[:, :, start : start + procs], np.int64)
+            key = name, boxes.tobytes()
+            if key not in self.numbers:
+                self.numbers[key] = len(self.boxes[name])
+                self.boxes[name].append(boxes)
+            found.append(self.numbers[key])
+        return found
+
+    def _stack(self, name: str, numbers: Iterable[int]) -> Array:
+        return np.concatenate([self.boxes[name][number] for number in numbers], axis=2)
 
     def _needs(self, tensor: RowTensor) -> Factor:
         """What is needed of a tensor, from what its readers compute: no words and no work."""
         name, by = tensor.name, self.readers[tensor.name]
-        parts = [
-            {label: self._number(name, self._read(each, label, tensor)) for label in self.computed[each.name]}
-            for each in by
+        parts = [self._read(each, tensor) for each in by]
+        keys = list(itertools.product(*parts))
+        needed = [
+            tuple(sorted({part[label] for part, label in zip(parts, key, strict=True)})) for key in keys
         ]
-        hulls: dict[tuple[int, ...], int] = {}
-        rows: dict[Label, Front] = {}
-        nothing = np.zeros_like(tensor.own)
-        for labels in itertools.product(*parts):
-            needed = tuple(sorted({part[label] for part, label in zip(parts, labels, strict=True)}))
-            if needed not in hulls:
-                each = [self.boxes[name][number] for number in needed]
-                hulls[needed] = self._number(name, reduce(hull, each, nothing))
-            rows[hulls[needed], *labels] = [Point(0, 0)]
+        hulls: dict[tuple[int, ...], int] = {numbers: numbers[0] for numbers in needed if len(numbers) == 1}
+        several = [numbers for numbers in dict.fromkeys(needed) if len(numbers) > 1]
+        for some in _chunks(several, tensor.own.shape[2]):
+            most = max(map(len, some))
+            columns = zip(*(numbers + numbers[-1:] * (most - len(numbers)) for numbers in some), strict=True)
+            joined = reduce(hull, (self._stack(name, each) for each in columns))
+            hulls |= zip(some, self._numbered(name, joined), strict=True)
+        if not by:
+            return Factor((f"need {name}",), {(self._numbered(name, np.zeros_like(tensor.own))[0],): FREE})
+        rows: dict[Label, Front] = {
+            (hulls[numbers], *key): FREE for numbers, key in zip(needed, keys, strict=True)
+        }
         return Factor((f"need {name}", *(each.name for each in by)), rows)
 
-    def _read(self, reader: RowTensor, label: int, tensor: RowTensor) -> Array:
-        """What a reader with a label needs of a tensor."""
-        if self.by_input_rows.get(reader.name) == label:
-            return np.zeros_like(tensor.own)
-        return reads(self.boxes[reader.name][label], reader.windows, tensor.shape)
+    def _read(self, reader: RowTensor, tensor: RowTensor) -> dict[int, int]:
+        """What a reader with a label -> the number of what it then needs of a tensor."""
+        found, labels = dict[int, int](), self.computed[reader.name]
+        for some in _chunks(labels, tensor.own.shape[2]):
+            stack = reads(self._stack(reader.name, some), reader.windows, tensor.shape)
+            found |= zip(some, self._numbered(tensor.name, stack), strict=True)
+        if reader.name in self.by_input_rows:
+            nothing = np.zeros_like(tensor.own)
+            found[self.by_input_rows[reader.name]] = self._numbered(tensor.name, nothing)[0]
+        return found
+
+    def _pairs(self, tensor: RowTensor, needs: Sequence[int]) -> list[tuple[int, int]]:
+        """(what is needed, the margin that is tried): up to the first one that has all of it."""
+        if not tensor.covered or tensor.free:
+            return [(need, 0) for need in needs]
+        found = []
+        for need in needs:
+            box, own = self.boxes[tensor.name][need], tensor.own
+            beyond = np.stack([own[:, 0] - box[:, 0], box[:, 1] - own[:, 1]])
+            wanted = int(beyond[:, SPATIAL_PLACES].max())
+            found += [(need, more) for more in self.tried[: 1 + bisect_left(self.tried, wanted)]]
+        return found
 
     def _margins(self, tensor: RowTensor, needs: Sequence[int]) -> Factor:
-        """What is computed of a tensor for what is needed, with words and work."""
+        """What is computed of a tensor for what is needed, with its cost and work."""
         name, rows = tensor.name, dict[Label, Front]()
-        labels = dict[int, None]()
+        labels = dict[int, tuple[float, float]]()  # what is computed -> cost and work of computing
         if name in self.turned:
             self.by_input_rows[name] = label = len(self.boxes[name])
             self.boxes[name].append(tensor.own)
-            labels[label] = None
-            for need in needs:
-                words = int(fetched_words(self.boxes[name][need], tensor.own).max()) + self.turned[name]
-                rows[label, need] = [Point(words, 0.0, Leaf(name, TURNED))]
-        for need in needs:
-            box = self.boxes[name][need]
-            for more in self.tried if tensor.covered and not tensor.free else (0,):
-                margin = (more,) * len(NOTHING)
-                made = computed_box(tensor, box, margin)
-                label = self._number(name, made)
-                if (label, need) in rows:
-                    continue
-                labels[label] = None
-                words = int(fetched_words(box, made).max())
-                work = float(extra_work(tensor, made).max())
-                rows[label, need] = [Point(words, work, Leaf(name, margin))]
+            labels[label] = self.turned[name], 0.0
+            for some in _chunks(needs, tensor.own.shape[2]):
+                own = np.tile(tensor.own, len(some))
+                costs = self.prices.fetching(tensor, self._stack(name, some), own).tolist()
+                for need, cost in zip(some, costs, strict=True):
+                    rows[label, need] = [Point(cost + self.turned[name], 0.0, Leaf(name, TURNED))]
+        for pairs in _chunks(self._pairs(tensor, needs), tensor.own.shape[2]):
+            stack = self._stack(name, [need for need, _ in pairs])
+            more = np.repeat([most for _, most in pairs], tensor.own.shape[2])
+            made = computed_box(tensor, stack, (more,) * len(NOTHING))
+            numbers = self._numbered(name, made)
+            self._price(tensor, [each for each in dict.fromkeys(numbers) if each not in labels], labels)
+            fetched = self.prices.fetching(tensor, stack, made).tolist()
+            for label, (need, most), words in zip(numbers, pairs, fetched, strict=True):
+                cost, work = labels[label]
+                point = Point(cost + words, work, Leaf(name, (most,) * len(NOTHING)))
+                rows.setdefault((label, need), [point])
         self.computed[name] = list(labels)
-        scope = (name, f"need {name}")
         if self.readers[name]:
-            return Factor(scope, rows)
+            return Factor((name, f"need {name}"), rows)
         return Factor((name,), {(label,): front for (label, _), front in rows.items()})
+
+    def _price(self, tensor: RowTensor, new: Sequence[int], labels: dict[int, tuple[float, float]]) -> None:
+        """Note what computing some boxes costs, and its work."""
+        if not new:
+            return
+        stack = self._stack(tensor.name, new)
+        costs = self.prices.computing(tensor, stack).tolist()
+        works = [0.0] * len(new)
+        if self.limited:
+            works = by_choice(extra_work(tensor, stack), tensor).tolist()
+        labels |= zip(new, zip(costs, works, strict=True), strict=True)
+
+
+def _chunks(items: Sequence[Item], procs: int) -> Iterator[Sequence[Item]]:
+    """The items in parts, of whose boxes a stack is not too large."""
+    each = max(1, MOST_COLUMNS // procs)
+    return (items[start : start + each] for start in range(0, len(items), each))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 Label = tuple[int, ...]
@@ -26,11 +28,18 @@ class Point(NamedTuple):
 Front = list[Point]
 
 
-class Factor(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Factor:
     """scope: variables. rows: a label of each -> the points that are possible with these."""
 
     scope: tuple[Hashable, ...]
     rows: dict[Label, Front]
+
+    @cached_property
+    def counts(self) -> dict[Hashable, int]:
+        """Variable -> how many labels it has."""
+        columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.scope)
+        return {v: len(set(column)) for v, column in zip(self.scope, columns, strict=True)}
 
 
 class Fronts:
@@ -126,7 +135,6 @@ def _size_without(variable: Hashable, factors: Sequence[Factor]) -> float:
     near = [f for f in factors if variable in f.scope]
     labels: dict[Hashable, int] = {}
     for factor in near:
-        for at, v in enumerate(factor.scope):
-            count = len({key[at] for key in factor.rows})
+        for v, count in factor.counts.items():
             labels[v] = min(labels.get(v, count), count)
     return math.prod(labels.values())

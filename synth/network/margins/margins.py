@@ -12,17 +12,17 @@ from synth.network.margins.walk import NOTHING, Rows
 class Margins:
     """Rows that ranks compute although others own them, in a forward pass.
 
-    recompute: extra multiply-adds of the busiest process that were allowed, as a fraction of its own.
-    rows: covered tensor -> rows beyond the own block along d, h and w that a rank may compute. words: tensor
-    -> words that the most-receiving rank fetches of it. extra_work: multiply-adds on rows that others own, of
-    the rank with most of them, as a fraction of those of the busiest rank on its own rows. rounds: the
-    longest chain of exchanges of rows and of layers. rounds_before, words_before: the same, and words, if
-    these layers were cut by output rows and every row were fetched. exact: whether no margins among those
-    that were tried need fewer words. held: words that each rank holds at most beside its own. layers: the
-    covered tensors that have a loop nest.
+    recompute: extra multiply-adds of the busiest process that were allowed, as a fraction of its own; None
+    for any that save seconds. rows: covered tensor -> rows beyond the own block along d, h and w that a rank
+    may compute. words: tensor -> words that the most-receiving rank fetches of it. seconds: of these
+    exchanges, of a plan for time. extra_work: multiply-adds on rows that others own, of the rank with most of
+    them, as a fraction of those of the busiest rank on its own rows. rounds: the longest chain of exchanges
+    of rows and of layers. rounds_before, words_before: the same, and words, if these layers were cut by
+    output rows and every row were fetched. exact: whether no margins among those that were tried cost less.
+    held: words that each rank holds at most beside its own. layers: the covered tensors that have a loop nest.
     """
 
-    recompute: float
+    recompute: float | None
     rows: dict[str, Rows]
     words: dict[str, int]
     extra_work: float
@@ -30,6 +30,7 @@ class Margins:
     rounds_before: int
     words_before: int
     exact: bool
+    seconds: dict[str, float] = field(default_factory=dict)
     held: tuple[int, ...] = field(default=(), repr=False)
     layers: frozenset[str] = field(default=frozenset(), repr=False)
 
@@ -48,6 +49,7 @@ class Margins:
                     "rows": list(rows),
                     "words": self.words.get(name, 0),
                     "covered": name in self.rows,
+                    **({"seconds": self.seconds[name]} if name in self.seconds else {}),
                 }
                 for name, rows in self.listed().items()
             ],

@@ -29,14 +29,15 @@ class RowTensor:
     """The result of a node, or the network's input.
 
     shape: along `FLAT`. own: the boxes of all ranks, in which every word has one owner. sources: the tensors
-    that it reads, of covered tensors alone. work: multiply-adds per position and sample of the result.
-    free: whether every needed row is computed, since that costs no work and moves no more words. joined: a
-    concatenation, which is put together where it is read: nobody owns it.
+    that it reads, of covered tensors alone. placed: the grid that its ranks lie on. work: multiply-adds per
+    position and sample of the result. free: whether every needed row is computed, since that costs no work
+    and moves no more words. joined: a concatenation, which is put together where it is read: nobody owns it.
     """
 
     name: str
     shape: tuple[int, ...]
     own: Array
+    placed: PlacedGrid
     covered: bool = False
     sources: tuple[str, ...] = ()
     windows: tuple[RowWindow, ...] = PLAIN
@@ -54,7 +55,8 @@ def row_graph(network: Network, placed_grids: Sequence[PlacedGrid], procs: int) 
     graph: RowGraph = {}
     first = next((n.name for n in network.planned if n.inputs == (INPUT,)), None)
     if first is not None and cuts_rows(placed[first]) and 2 <= len(network.input) <= 5:
-        graph[INPUT] = RowTensor(INPUT, flat(network.input), _even(network.input, placed[first], procs))
+        own = _even(network.input, placed[first], procs)
+        graph[INPUT] = RowTensor(INPUT, flat(network.input), own, placed[first])
     for node in network.nodes.values():
         made = _tensor(node, graph, placed.get(node.name), procs)
         if made is not None:
@@ -85,23 +87,24 @@ def _tensor(
             return None  # whose ranks may lay its channels, or rows that nobody reads, elsewhere
         own = _owned(node, placed, procs)
         if windows is None:
-            return RowTensor(node.name, flat(node.shape), own)
+            return RowTensor(node.name, flat(node.shape), own, placed)
         copies = node.kind == "upsample"
-        return RowTensor(node.name, flat(node.shape), own, True, node.inputs, windows, _work(node), copies)
+        what = True, node.inputs, windows, _work(node), copies
+        return RowTensor(node.name, flat(node.shape), own, placed, *what)
     if not node.inputs or node.inputs[0] not in graph:
         return None
     first = graph[node.inputs[0]]
     if not known:  # a sum lies where its first part does
         same = node.kind in ("add", "mul") and first.shape == flat(node.shape)
-        return RowTensor(node.name, first.shape, first.own) if same else None
+        return RowTensor(node.name, first.shape, first.own, first.placed) if same else None
     covered = _whole_channels(first.own, first.shape[1])
     sources = node.inputs if covered else ()
     if node.known.rows:
-        return RowTensor(node.name, first.shape, first.own, covered, sources, free=True)
+        return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources, free=True)
     if node.kind == "cat":
         return _joined(node, graph)
     if node.kind in ("add", "mul") and len({graph[name].shape for name in node.inputs}) == 1:
-        return RowTensor(node.name, first.shape, first.own, covered, sources)
+        return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources)
     return None
 
 
@@ -112,7 +115,8 @@ def _joined(node: Node, graph: Mapping[str, RowTensor]) -> RowTensor | None:
         return None
     own = first.own.copy()
     own[1, 1] = np.where(own[1, 1] > 0, node.shape[1], 0)
-    return RowTensor(node.name, flat(node.shape), own, True, node.inputs, free=True, joined=True)
+    sources = node.inputs
+    return RowTensor(node.name, flat(node.shape), own, first.placed, True, sources, free=True, joined=True)
 
 
 def _whole_channels(own: Array, channels: int) -> bool:

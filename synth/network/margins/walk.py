@@ -111,11 +111,14 @@ def walk(graph: RowGraph, rows: Mapping[str, Rows]) -> Walked:
     return Walked(graph, {name: found[name] for name in graph})
 
 
-def computed_box(tensor: RowTensor, need: Array, rows: Sequence[int]) -> Array:
-    """What ranks compute of a tensor of which they need some rows."""
-    if not tensor.covered or tensor.joined:
-        return need if tensor.joined else tensor.own
-    return widened(tensor.own, need, (ALL_ROWS,) * len(rows) if tensor.free else rows)
+def computed_box(tensor: RowTensor, need: Array, rows: Sequence[int | Array]) -> Array:
+    """What ranks compute of a tensor of which they need some rows. need: one choice, or a stack of some."""
+    if tensor.joined:
+        return need
+    own = np.tile(tensor.own, need.shape[2] // tensor.own.shape[2])
+    if not tensor.covered:
+        return own
+    return widened(own, need, (ALL_ROWS,) * len(rows) if tensor.free else rows)
 
 
 def fetched_words(need: Array, computed: Array) -> Array:
@@ -127,7 +130,9 @@ def extra_work(tensor: RowTensor, computed: Array) -> Array:
     """Multiply-adds of each rank on rows of a tensor that it does not own."""
     if not tensor.work:
         return np.zeros(computed.shape[2])
-    return tensor.work * (_positions(computed) - _positions(tensor.own))
+    own = np.tile(_positions(tensor.own), computed.shape[2] // tensor.own.shape[2])
+    more: Array = tensor.work * (_positions(computed) - own)
+    return more
 
 
 def _positions(boxes: Array) -> Array:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from synth.network.graph import Edge
 from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.step_time.choice import TimedStep
-
-if TYPE_CHECKING:
-    from synth.network.plan.plan import NetworkPlan
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,8 @@ def _reason(plan: NetworkPlan, idle: Iterable[str]) -> str:
     busy = plan.busy() if plan.busy is not None else None
     if busy is None or plan.timed is None or busy.seconds <= plan.cost:
         return ""
-    now = _parts(plan, plan.placed_grids, plan.timed, plan.edge_costs)
-    then = _parts(plan, busy.placed_grids, busy.timed, busy.edge_costs)
+    now = _parts(plan, plan.placed_grids, plan.timed, plan.incoming_costs)
+    then = _parts(plan, busy.placed_grids, busy.timed, incoming(busy.edge_costs))
     lost = {name: then[name].seconds - now[name].seconds for name in now}
     name = max(idle, key=lambda each: lost[each])
     name = name if lost[name] > 0 else max(lost, key=lambda each: lost[each])
@@ -94,17 +91,15 @@ def _reason(plan: NetworkPlan, idle: Iterable[str]) -> str:
 
 
 def _parts(
-    plan: NetworkPlan, grids: Sequence[PlacedGrid], timed: TimedStep, moved: Mapping[Edge, float]
+    plan: NetworkPlan, grids: Sequence[PlacedGrid], timed: TimedStep, into: Mapping[str, float]
 ) -> dict[str, _LayerParts]:
-    incoming: dict[str, float] = {}
-    for edge, seconds in moved.items():
-        incoming[edge.target] = incoming.get(edge.target, 0.0) + seconds
+    """into: layer -> seconds of what moves to it beside its own exchanges."""
     rows = zip(plan.network.planned, grids, timed.layers, strict=True)
     return {
         node.name: _LayerParts(
             placed.grid.size,
             each.forward + each.backward + each.update,
-            each.comm_forward + each.comm_backward + each.exchange + incoming.get(node.name, 0.0),
+            each.comm_forward + each.comm_backward + each.exchange + into.get(node.name, 0.0),
         )
         for node, placed, each in rows
     }

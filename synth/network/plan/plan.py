@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from synth.network.plan.idle import BusyStep
     from synth.network.step_time.calls import CallCost
     from synth.runtime.model.planned_words import PlannedWords
+
+
+def incoming(edge_costs: Mapping[Edge, float]) -> dict[str, float]:
+    """Layer -> the costs of all redistributions to it."""
+    found: dict[str, float] = {}
+    for edge, cost in edge_costs.items():
+        found[edge.target] = found.get(edge.target, 0.0) + cost
+    return found
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,28 @@ class NetworkPlan(Tabular):
     @property
     def cost(self) -> float:
         """Words received per rank, or seconds, summed over layers, redistributions and fetched rows."""
-        fetched = 0 if self.margins is None else self.margins.cost
-        return sum(self.layer_costs) + sum(self.edge_costs.values()) + fetched
+        return sum(self.layer_costs) + sum(self.edge_costs.values()) + self.fetched_cost
+
+    @property
+    def fetched_cost(self) -> float:
+        """Words received per rank, or seconds, of rows that are fetched beside margins."""
+        if self.margins is None:
+            return 0
+        return self.margins.cost if self.timed is None else sum(self.margins.seconds.values())
+
+    @property
+    def incoming_costs(self) -> dict[str, float]:
+        """Layer -> words or seconds of redistributions to it, and of fetched rows of its result.
+
+        Rows of the network's input count with the first layer.
+        """
+        found = incoming(self.edge_costs)
+        if self.margins is not None:
+            fetched = self.margins.words if self.timed is None else self.margins.seconds
+            for name, cost in fetched.items():
+                layer = self.network.parts[name][0].node or self.network.planned[0].name
+                found[layer] = found.get(layer, 0.0) + cost
+        return found
 
     @property
     def best_single(self) -> SingleStrategy | None:

@@ -91,19 +91,20 @@ class SingleRow(Row):
 class MarginRow(Row):
     """Of a tensor, the rows along d, h and w that a rank computes beyond its own; the words that it fetches.
 
-    covered: whether ranks may compute rows of others.
+    covered: whether ranks may compute rows of others. seconds: of the fetch, in a plan for time.
     """
 
     name: Text
     rows: Annotated[list[Count], Meta(min_length=len(SPATIAL), max_length=len(SPATIAL))]
     words: Count
     covered: bool
+    seconds: Number = 0
 
 
 class MarginsEntry(Row):
     """Rows that several ranks compute, see `Margins`."""
 
-    recompute: Number
+    recompute: Number | None
     tensors: Annotated[list[MarginRow], Meta(max_length=MAX_ROWS)]
     extra_work: Number
     rounds: Count

@@ -176,7 +176,7 @@ def _check(plan: NetworkPlanEntry) -> None:
     if len({(edge.from_, edge.to, edge.onto) for edge in plan.redistributions}) < len(plan.redistributions):
         raise UsageError("redistributions names one edge twice")
     if plan.margins is not None:
-        _check_margins(plan.margins, in_words and not training and "ker" in plan.kept)
+        _check_margins(plan.margins, not training and "ker" in plan.kept)
     _check_totals(plan)
 
 
@@ -202,7 +202,7 @@ def _check_edge(edge: EdgeRow, key: str, names: set[str], in_words: bool) -> Non
 
 def _check_margins(margins: MarginsEntry, allowed: bool) -> None:
     if not allowed:
-        raise UsageError("margins is there, but the plan is not of inference for words")
+        raise UsageError("margins is there, but the plan is not of inference")
     if len({each.name for each in margins.tensors}) < len(margins.tensors):
         raise UsageError("margins.tensors names one tensor twice")
 
@@ -212,7 +212,8 @@ def _check_totals(plan: NetworkPlanEntry) -> None:
     largest = max(layer.memory_words for layer in plan.layers)
     _check_same(plan.memory_words, plan.resident_words + largest, "memory_words")
     total = sum(layer.cost for layer in plan.layers) + sum(edge.cost for edge in plan.redistributions)
-    total += sum(each.words for each in plan.margins.tensors) if plan.margins else 0
+    for each in plan.margins.tensors if plan.margins else ():
+        total += each.words if plan.objective == "words" else each.seconds
     _check_same(plan.cost, total, "cost")
     if plan.margins is None and plan.lower_bound > plan.cost * (1 + 1e-9):
         raise UsageError("lower_bound is above cost")

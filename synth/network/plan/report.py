@@ -6,7 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.plan.cost_text import cost_text
 from synth.network.plan.idle import idle_processes
-from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.plan.universal import assumptions, universal_words
 from synth.network.request import NetworkRequest
 from synth.network.step_time.calls import call_lines
@@ -35,10 +35,12 @@ def margin_totals(plan: NetworkPlan) -> list[str]:
     found = plan.margins
     if found is None:
         return []
-    best = "the fewest words for these grids" if found.exact else "not proven to be the fewest words"
+    what = plan.request.objective.replace("time", "seconds")
+    best = f"the fewest {what} for these grids" if found.exact else f"not proven to be the fewest {what}"
+    allowed = "" if found.recompute is None else f", {found.recompute:.0%} allowed"
     return [
-        f"margins: {found.extra_work:.1%} more multiply-adds of the busiest process, {found.recompute:.0%} "
-        f"allowed; {show_words(found.cost)} words fetched in {found.rounds} rounds of messages, without "
+        f"margins: {found.extra_work:.1%} more multiply-adds of the busiest process{allowed}; "
+        f"{show_words(found.cost)} words fetched in {found.rounds} rounds of messages, without "
         f"margins {show_words(found.words_before)} in {found.rounds_before}; {best}"
     ]
 
@@ -46,7 +48,8 @@ def margin_totals(plan: NetworkPlan) -> list[str]:
 def explain_margins(plan: NetworkPlan) -> str:
     """Why a plan computes rows twice: what is fetched of every tensor, and would be without margins."""
     if plan.margins is None:
-        return f"{plan.network.name}: no margins of rows move fewer words than the plan without them\n"
+        what = "move fewer words" if plan.request.objective == "words" else "are faster"
+        return f"{plan.network.name}: no margins of rows {what} than the plan without them\n"
     from synth.network.margins.explain import reasons
 
     return (
@@ -80,13 +83,11 @@ def slices_text(request: NetworkRequest) -> str:
 
 def layers(plan: NetworkPlan) -> list[str]:
     """One row per planned layer."""
-    incoming: dict[str, float] = {}
-    for edge, cost in plan.edge_costs.items():
-        incoming[edge.target] = incoming.get(edge.target, 0.0) + cost
+    into = incoming(plan.edge_costs)
     rows = [["layer", "grid", "ranks by", "stationary", "panels", "cost", "moved in"]]
     decided = plan.placed_grids, plan.layer_costs, plan.tilings, plan.whole
     for node, placed, cost, tiling, whole in zip(plan.network.planned, *decided, strict=True):
-        moved = incoming.get(node.name)
+        moved = into.get(node.name)
         order = [axis for axis in placed.order if getattr(placed.grid, axis) > 1]
         rows.append(
             [
@@ -111,7 +112,7 @@ def totals(plan: NetworkPlan) -> list[str]:
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
         f"{plan.show_cost(sum(plan.edge_costs.values()))}, "
-        + ("" if plan.margins is None else f"rows of others {plan.show_cost(plan.margins.cost)}, ")
+        + ("" if plan.margins is None else f"rows of others {plan.show_cost(plan.fetched_cost)}, ")
         + f"together {plan.show_cost(plan.cost)}",
         *margin_totals(plan),
         *recomputed_words(plan),

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 
 def moved_words(plan: NetworkPlan) -> int:
-    """Those in layers and between them, and those of the gradients of whole weights."""
-    moved = sum(plan.edge_words.values())
-    rows = zip(plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole, strict=True)
-    for kind, placed, tiling, whole in rows:
+    """Those in layers and between them, of fetched rows, and of the gradients of whole weights."""
+    moved, covered = sum(plan.edge_words.values()), frozenset[str]()
+    if plan.margins is not None:
+        moved, covered = moved + plan.margins.cost, plan.margins.layers
+    names = (node.name for node in plan.network.planned)
+    rows = zip(names, plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole, strict=True)
+    for name, kind, placed, tiling, whole in rows:
+        if name in covered:
+            continue
         moved += sum(words_by_tensor(kind, placed, tiling, plan, whole).values())
         sharing = placed.grid.of(LACKS["Ker"])
         moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0

@@ -2,69 +2,195 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from synth.layer.axes import AXES, X_AXES, PerAxis
-from synth.network.graph import Node
+from synth.network.graph import Edge, Node
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.margins.choose import Choice, choose_cuts, evaluated
+from synth.network.margins.choose import CHOICES, Choice, Chosen, choose_cuts, evaluated
 from synth.network.margins.margins import Margins
+from synth.network.margins.prices import Prices, SecondPrices, WordPrices
 from synth.network.margins.row_graph import RowGraph, row_graph
 from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.step_words import words_by_tensor
 from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.timed_steps import TimedSteps
 
 MOST_GRIDS = 12  # that are compared without margins
 
 
-def with_margins(plan: NetworkPlan, turned: Mapping[str, tuple[PlacedGrid, int]]) -> NetworkPlan:
-    """A plan with the margins that move the fewest words on its grids.
+def with_margins(
+    plan: NetworkPlan,
+    turned: Mapping[str, tuple[PlacedGrid, float]],
+    steps: TimedSteps | None = None,
+    tried: Sequence[int] = CHOICES,
+) -> NetworkPlan:
+    """A plan with the margins of the least cost on its grids.
 
-    turned: layer -> its grid cut by input rows, and the words that it receives then, where these are fewer.
+    turned: layer -> its grid cut by input rows, and its cost, where that is less. steps: the seconds of
+    layers, of a plan for time. tried: rows of margins.
     """
-    network, recompute, procs = plan.network, plan.request.recompute, plan.request.procs
+    network, request = plan.network, plan.request
+    costs: _Costs = _Words(plan) if steps is None else _Seconds(plan, steps)
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
-    graph = row_graph(network, plain, procs)
+    graph = row_graph(network, plain, request.procs)
     if not _covered(graph):
         return plan
     without = evaluated(graph, {})
     work = float(without.walked.own_work().max())
-    chosen = _chosen(plan, graph, turned, recompute * work)
+    limit = request.most_recompute * work if request.most_recompute < math.inf else math.inf
+    chosen = _chosen(plan, graph, turned, limit, costs, tried)
     if chosen is None:
         return plan
     choice, placed, graph = chosen
     covered = _covered(graph)
-    costs = list(plan.layer_costs)
-    for i, node in enumerate(network.planned):
-        if node.name in choice.turned:
-            costs[i] = turned[node.name][1]
-        elif node.name in covered:
-            costs[i] = 0
-    kept = {edge: not network.makers(edge) <= covered for edge in plan.edge_words}
     found = evaluated(graph, choice.rows, choice.exact)
+    kept = {edge: not network.makers(edge) <= covered for edge in plan.edge_words}
     made = replace(
         plan,
         placed_grids=tuple(placed),
-        layer_costs=tuple(costs),
         edge_costs={edge: cost if kept[edge] else 0.0 for edge, cost in plan.edge_costs.items()},
         edge_words={edge: words if kept[edge] else 0 for edge, words in plan.edge_words.items()},
     )
+    made = costs.layers(made, found, choice, turned)
+    exchanging = _exchanging(made, covered)
     margins = Margins(
-        recompute=recompute,
+        recompute=request.recompute,
         rows=found.rows,
         words=found.words,
         extra_work=float(found.walked.extra_work().max()) / work if work else 0.0,
-        rounds=found.walked.rounds(network, _exchanging(made)),
-        rounds_before=without.walked.rounds(network, _exchanging(made) - choice.turned),
+        rounds=found.walked.rounds(network, exchanging),
+        rounds_before=without.walked.rounds(network, exchanging - choice.turned),
         words_before=without.cost,
         exact=choice.exact,
+        seconds=costs.fetching(found),
         held=tuple(found.walked.held_words().tolist()),
         layers=frozenset(node.name for node in network.planned if node.name in covered),
     )
     return replace(made, margins=margins)
+
+
+class _Costs(Protocol):
+    """What a plan with margins costs."""
+
+    @property
+    def prices(self) -> Prices:
+        """Of rows."""
+
+    def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
+        """What a covered layer costs more where it is cut by input rows, without what moves to it."""
+
+    def moved(self, edge: Edge) -> float:
+        """What a redistribution costs."""
+
+    def fetching(self, found: Chosen) -> dict[str, float]:
+        """Tensor -> seconds of its exchange."""
+
+    def layers(
+        self,
+        made: NetworkPlan,
+        found: Chosen,
+        choice: Choice,
+        turned: Mapping[str, tuple[PlacedGrid, float]],
+    ) -> NetworkPlan:
+        """A plan on the chosen grids with the costs of its layers."""
+
+
+class _Words:
+    """Words that are received: a covered layer receives none itself."""
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        self.plan, self.prices = plan, WordPrices()
+
+    def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
+        """Its words."""
+        return words
+
+    def moved(self, edge: Edge) -> float:
+        """Words."""
+        return self.plan.edge_words[edge]
+
+    def fetching(self, found: Chosen) -> dict[str, float]:
+        """Nothing: no seconds are known."""
+        return {}
+
+    def layers(
+        self,
+        made: NetworkPlan,
+        found: Chosen,
+        choice: Choice,
+        turned: Mapping[str, tuple[PlacedGrid, float]],
+    ) -> NetworkPlan:
+        """Those by input rows have their words."""
+        costs, covered = list(made.layer_costs), _covered(found.walked.graph)
+        for i, node in enumerate(made.network.planned):
+            if node.name in choice.turned:
+                costs[i] = turned[node.name][1]
+            elif node.name in covered:
+                costs[i] = 0
+        return replace(made, layer_costs=tuple(costs))
+
+
+class _Seconds:
+    """Seconds of computing own rows and those of others, of exchanges, and of what follows layers."""
+
+    def __init__(self, plan: NetworkPlan, steps: TimedSteps) -> None:
+        machine = plan.request.machine
+        assert machine is not None
+        self.plan, self.steps, self.prices = plan, steps, SecondPrices(plan.network, machine)
+        plain = [replace(each, turned=()) for each in plan.placed_grids]
+        names = [node.name for node in plan.network.planned]
+        self.place = {name: i for i, name in enumerate(names)}
+        self.alone = steps.without_halos(plain)
+
+    def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
+        """Seconds by input rows less those of the own rows."""
+        at = self.place[name]
+        grids = [*self.plan.placed_grids]
+        grids[at] = placed
+        return self.steps.by_layer(grids)[at].total - self.alone[at].total
+
+    def moved(self, edge: Edge) -> float:
+        """Seconds."""
+        return self.plan.edge_costs[edge]
+
+    def fetching(self, found: Chosen) -> dict[str, float]:
+        """Tensor -> seconds of its exchange."""
+        boxes = found.walked.boxes
+        graph = found.walked.graph
+        return {name: float(self.prices.fetching(graph[name], *boxes[name])[0]) for name in found.words}
+
+    def layers(
+        self,
+        made: NetworkPlan,
+        found: Chosen,
+        choice: Choice,
+        turned: Mapping[str, tuple[PlacedGrid, float]],
+    ) -> NetworkPlan:
+        """Covered layers exchange nothing; seconds of rows of others count with the layer before them."""
+        assert made.timed is not None
+        network, graph = made.network, found.walked.graph
+        layers, covered = list(made.timed.layers), _covered(graph)
+        by_layer = self.steps.by_layer(made.placed_grids)
+        for i, node in enumerate(network.planned):
+            if node.name in choice.turned:
+                layers[i] = by_layer[i]
+            elif node.name in covered:
+                layers[i] = self.alone[i]
+        for name, tensor in graph.items():
+            layer = network.parts[name][0].node
+            if tensor.covered and layer is not None:
+                more = float(self.prices.computing(tensor, found.walked.boxes[name].computed)[0])
+                at = self.place[layer]
+                layers[at] = replace(layers[at], forward=layers[at].forward + more)
+        timed = replace(made.timed, layers=tuple(layers))
+        return replace(made, timed=timed, layer_costs=tuple(each.total for each in layers))
 
 
 def _covered(graph: RowGraph) -> set[str]:
@@ -72,7 +198,12 @@ def _covered(graph: RowGraph) -> set[str]:
 
 
 def _chosen(
-    plan: NetworkPlan, graph: RowGraph, turned: Mapping[str, tuple[PlacedGrid, int]], work: float
+    plan: NetworkPlan,
+    graph: RowGraph,
+    turned: Mapping[str, tuple[PlacedGrid, float]],
+    work: float,
+    costs: _Costs,
+    tried: Sequence[int],
 ) -> tuple[Choice, list[PlacedGrid], RowGraph] | None:
     """The choice, the grids of all layers, and their tensors; None where rows of some layer become unknown.
 
@@ -80,8 +211,8 @@ def _chosen(
     layer is cut so.
     """
     network, covered = plan.network, _covered(graph)
-    for options in (_by_input_rows(plan, turned, covered), {}):
-        choice = choose_cuts(graph, work, options)
+    for options in (_by_input_rows(plan, turned, covered, costs), {}):
+        choice = choose_cuts(graph, work, options, tried, costs.prices)
         placed = list(plan.placed_grids)
         for i, node in enumerate(network.planned):
             if node.name in choice.turned:
@@ -95,37 +226,46 @@ def _chosen(
 
 
 def _by_input_rows(
-    plan: NetworkPlan, turned: Mapping[str, tuple[PlacedGrid, int]], covered: Set[str]
-) -> dict[str, int]:
-    """Covered layer -> the words that it and its input move where it is cut by input rows instead."""
+    plan: NetworkPlan,
+    turned: Mapping[str, tuple[PlacedGrid, float]],
+    covered: Set[str],
+    costs: _Costs,
+) -> dict[str, float]:
+    """Covered layer -> what it and its input cost more where it is cut by input rows instead."""
     nodes = [node for node in plan.network.planned if node.name in turned.keys() & covered]
     return {
-        node.name: turned[node.name][1] + _moved_to(node, plan)
+        node.name: costs.more_by_input_rows(node.name, *turned[node.name]) + _moved_to(node, plan, costs)
         for node in nodes
         if node.layer is not None and node.layer.groups == 1
     }
 
 
-def _exchanging(plan: NetworkPlan) -> set[str]:
-    """The layers that receive words themselves."""
-    pairs = zip(plan.network.planned, plan.layer_costs, strict=True)
-    return {node.name for node, cost in pairs if cost} | {
-        e.target for e, words in plan.edge_words.items() if words
-    }
+def _exchanging(plan: NetworkPlan, covered: Set[str]) -> set[str]:
+    """The layers without margins that receive words themselves."""
+    found = {edge.target for edge, words in plan.edge_words.items() if words}
+    if plan.timed is None:
+        pairs = zip(plan.network.planned, plan.layer_costs, strict=True)
+        return found | {node.name for node, words in pairs if words}
+    rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, plan.tilings, strict=True)
+    for node, kind, placed, tiling in rows:
+        if node.name not in covered and any(words_by_tensor(kind, placed, tiling, plan, False).values()):
+            found.add(node.name)
+    return found
 
 
-def _moved_to(node: Node, plan: NetworkPlan) -> int:
-    """Words with which the input of a layer is redistributed."""
-    edges = plan.edge_words.items()
-    return sum(words for edge, words in edges if edge.target == node.name and edge.role == "in")
+def _moved_to(node: Node, plan: NetworkPlan, costs: _Costs) -> float:
+    """What the redistribution of the input of a layer costs."""
+    edges = plan.edge_words
+    return sum(costs.moved(edge) for edge in edges if edge.target == node.name and edge.role == "in")
 
 
 def row_grids(candidates: Sequence[GridCandidates], layers: Sequence[int]) -> list[PerAxis]:
     """The grids of all processes that cut samples and positions alone, of layers of more than one position.
 
-    Those that most layers admit come first.
+    Along the requested axes, if there are some. Those that most layers admit come first.
     """
-    axes = np.array([axis in X_AXES for axis in AXES])
+    within = candidates[0].request.axes or X_AXES
+    axes = np.array([axis in X_AXES and axis in within for axis in AXES])
     counts: dict[PerAxis, int] = {}
     for each, number in zip(candidates, layers, strict=True):
         rows = each.grids.rows

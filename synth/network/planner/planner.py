@@ -17,6 +17,7 @@ from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, GridDistributions, PlacedGrid
+from synth.network.margins.choose import CHOICES
 from synth.network.plan.idle import BusyStep
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
@@ -41,6 +42,7 @@ from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
 GRIDS_WITH_MARGINS = 2  # grids for all layers for which margins are chosen
+WIDEST_WITHIN = CHOICES[-1], 16, 8, 6, 4, 3, 2, 1  # rows of margins, as wide as a limit of memory allows
 OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
 
 
@@ -61,18 +63,23 @@ def plan_network(
     report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
-    if request.recompute:
-        return _with_margins(_NetworkPlanner(network, request, method, report))
-    if request.limit_bytes is None:
-        return _NetworkPlanner(network, request, method, report).run()
+    planner = _NetworkPlanner(network, replace(request, limit_bytes=None), method, report)
+    plan = planner.run() if request.limit_bytes is None else _within(planner, request, request.limit_bytes)
+    return _with_margins(planner, plan, request.limit_bytes) if request.most_recompute else plan
+
+
+def _within(planner: _NetworkPlanner, request: NetworkRequest, limit_bytes: int) -> NetworkPlan:
+    """The cheapest plan whose step fits a limit. planner: of the same request without the limit."""
+    network, method, report = planner.network, planner.method, planner.progress
     saves = request.saves & {"Out"} if request.training else request.saves
     tight = replace(request, saves=saves, whole_weights=False)
     less = replace(request, whole_weights=False) if request.objective == "time" else tight
-    unlimited = dict.fromkeys(replace(each, limit_bytes=None) for each in (request, less))
+    unlimited = dict.fromkeys([planner.request, replace(less, limit_bytes=None)])
 
     def free() -> Iterator[NetworkPlan]:
         for asked in unlimited:
-            made = _NetworkPlanner(network, asked, method, report).run()
+            known = asked == planner.request
+            made = (planner if known else _NetworkPlanner(network, asked, method, report)).run()
             yield made
             if asked.objective == "words" and asked.ahead is None and not asked.resident_weights:
                 yield without_prefetch(made)
@@ -88,20 +95,27 @@ def plan_network(
         if turned:
             yield from limited(input_rows=False)
 
-    return cheapest_within(request.limit_bytes, free(), limited())
+    return cheapest_within(limit_bytes, free(), limited())
 
 
-def _with_margins(planner: _NetworkPlanner) -> NetworkPlan:
-    """The plan with the fewest words: that without margins, or margins on its grids or on one grid for all.
+def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int | None) -> NetworkPlan:
+    """The plan of the least cost: that without margins, or margins on its grids or on one grid for all.
 
-    Of the grids for all layers, those are tried that move the fewest words without margins.
+    Of the grids for all layers, those are tried that cost the least without margins. planner: without a limit
+    of memory. Within a limit, margins get narrower until a step fits, or are left out.
     """
-    plan = planner.run()
     made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
     tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
-    by_grids = {tuple(placed.grid for placed in each.placed_grids): each for each in reversed(tried)}
-    found = (with_margins(each, planner.by_input_rows(each)) for each in by_grids.values())
-    return min(plan, *found, key=lambda each: each.cost)
+    grids = [tuple((placed.grid, placed.order) for placed in each.placed_grids) for each in tried]
+    found = [plan]
+    for each in dict(zip(reversed(grids), reversed(tried), strict=True)).values():
+        for most in (CHOICES[-1],) if limit_bytes is None else WIDEST_WITHIN:
+            rows = [more for more in CHOICES if more <= most]
+            wide = planner.margined(each, rows)
+            if limit_bytes is None or wide.held_bytes <= limit_bytes:
+                found.append(wide)
+                break
+    return min(found, key=lambda each: each.cost)
 
 
 class _NetworkPlanner:
@@ -271,7 +285,7 @@ class _NetworkPlanner:
         """A plan in which layers have one grid; those that do not admit it choose among usual grids."""
         table: OptionTable = []
         for k, candidates in enumerate(self.candidates):
-            placed = [candidates.cut(PlacedGrid(grid))]
+            placed = candidates.placements(grid)
             if grid not in candidates.grids.places:
                 pairs = zip(self.class_of, usual.placed_grids, strict=True)
                 placed = [*dict.fromkeys(each for other, each in pairs if other == k)]
@@ -279,13 +293,26 @@ class _NetworkPlanner:
         chosen = self._solve(table, self.method)
         return self._result(table, *chosen, usual.single_strategies, usual.lower_bound)
 
-    def by_input_rows(self, plan: NetworkPlan) -> dict[str, tuple[PlacedGrid, int]]:
-        """Layer -> its grid in a plan, cut by input rows, and its words, where these are fewer."""
+    def margined(self, plan: NetworkPlan, tried: Sequence[int]) -> NetworkPlan:
+        """A plan with margins of some rows. Under a limit, layers with margins still compute in one piece."""
+        steps = self.steps if plan.timed else None
+        made = with_margins(plan, self.by_input_rows(plan), steps, tried)
+        if made.margins is None:
+            return made
+        tilings = list(made.tilings)
+        before = zip(self.nodes, self.node_classes, plan.placed_grids, made.placed_grids, strict=True)
+        for i, (node, kind, old, new) in enumerate(before):
+            if new != old or node.name in made.margins.layers:
+                tilings[i] = self.memory.tiling(kind, new) or tilings[i]
+        return replace(made, tilings=tuple(tilings))
+
+    def by_input_rows(self, plan: NetworkPlan) -> dict[str, tuple[PlacedGrid, float]]:
+        """Layer -> its grid in a plan, cut by input rows, and its cost, where that is less."""
         found = {}
         for node, k, placed in zip(self.nodes, self.class_of, plan.placed_grids, strict=True):
             cut = self.candidates[k].cut(placed)
             if cut.turned:
-                found[node.name] = cut, int(self.candidates[k].cost(cut))
+                found[node.name] = cut, self.candidates[k].cost(cut)
         return found
 
     def _options_of_axes(self, near: Sequence[Sequence[int]]) -> dict[str, OptionTable | int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,9 +22,9 @@ from synth.network.request import NetworkRequest
 from synth.network.solve import Pairs, Progress, Solution, Table
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.choice import TimedStep, cheapest, timed
-from synth.network.step_time.layer_times import Seconds
+from synth.network.step_time.layer_times import LayerTimes, Seconds
 from synth.network.step_time.least import Sizes, box_sizes, least_moved
-from synth.network.step_time.step import StepSeconds, least_seconds
+from synth.network.step_time.step import LayerSeconds, StepSeconds, least_seconds
 
 Price = Callable[[Seconds, int, bool], Table]
 NEAR_BOUND = 1.02  # a bound of the layers alone that is so near the plan is taken as it is
@@ -81,6 +82,36 @@ class TimedSteps:
         if self.request.objective == "words":
             return None
         return timed(self.step(options), chosen, partial(self._may_be_whole, options))
+
+    def without_halos(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerSeconds]:
+        """Layer -> its seconds on a grid in a forward pass, if it need not exchange rows."""
+        machine, found = self.request.machine, list[LayerSeconds]()
+        assert machine is not None
+        rows = self._times(placed_grids)
+        for placed, times, each in zip(placed_grids, rows, self._by_layer(rows), strict=True):
+            halo = float(times.halo[0])
+            call = machine.compute.exchange * float(machine.crowded(float(placed.grid.size)))
+            forward = each.forward - call * (halo > 0)
+            found.append(replace(each, forward=forward, comm_forward=each.comm_forward - halo))
+        return found
+
+    def by_layer(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerSeconds]:
+        """Layer -> its seconds on a grid in a forward pass with resident weights."""
+        return self._by_layer(self._times(placed_grids))
+
+    def _times(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerTimes]:
+        rows = list[LayerTimes]()
+        for k, placed in zip(self.class_of, placed_grids, strict=True):
+            timed = self.candidates[k].timed
+            assert timed is not None
+            rows.append(timed.rows([placed]))
+        return rows
+
+    def _by_layer(self, rows: Sequence[LayerTimes]) -> list[LayerSeconds]:
+        machine = self.request.machine
+        assert machine is not None
+        step = StepSeconds(machine, rows, self.followed, self._may(), False, self.request.hides)
+        return step.by_layer([0] * len(rows), [False] * len(rows))
 
     def least(self, network: Network, price: Price, cost: float) -> float:
         """A lower bound of the seconds of every plan of the family.

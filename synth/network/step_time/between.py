@@ -67,7 +67,7 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
     """Planned layer -> the part of a node that lies as the layer's output."""
     parts = network.parts[node.name]
     running = inference and node.kind == "batchnorm"
-    forward, backward = (KINDS["scale"] if running else node.known).accesses or (0, 0)
+    forward, backward = accesses(node, inference)
     found: dict[str, Between] = {}
     channels = sum(part.count for part in parts)
     for part in parts:
@@ -86,6 +86,15 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
             added = replace(added, **{node.known.exchange: 1.0}, groups=_groups(node))
         found[part.node] = found.get(part.node, Between()).plus(added)
     return found
+
+
+def accesses(node: Node, inference: bool) -> tuple[int, int]:
+    """Accesses of the words of a node that lies as the layer before it, forward and backward.
+
+    inference: see `between`.
+    """
+    running = inference and node.kind == "batchnorm"
+    return (KINDS["scale"] if running else node.known).accesses or (0, 0)
 
 
 def _groups(node: Node) -> float:

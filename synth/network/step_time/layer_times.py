@@ -41,7 +41,8 @@ UPDATE = 8  # accesses of an update by SGD with momentum: scale it (2), add the 
 class LayerTimes(NamedTuple):
     """Seconds by placed grid.
 
-    forward, backward: computing, and what of the moves of In and Out nothing hides. computing_forward,
+    forward, backward: computing, and what of the moves of In and Out nothing hides. halo: the exchanges of
+    rows in the forward pass therein. computing_forward,
     computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
     gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
     the all-reduces of buckets, if every rank holds whole slices of Ker. fills: its bytes as a part of a full
@@ -67,6 +68,7 @@ class LayerTimes(NamedTuple):
     layer_norm: Seconds
     touch: Seconds
     fresh: Seconds
+    halo: Seconds
 
     def at(self, rows: Sequence[int] | NDArray[np.intp] | slice) -> LayerTimes:
         """The seconds of some of the placed grids."""
@@ -269,6 +271,7 @@ class _Timer:
             layer_norm=self._layer_norm() if self._followed_by("layer_norms") else zero,
             touch=self._touch(),
             fresh=self._fresh(),
+            halo=self._halos(passes[0], frozenset()),
         )
 
     def _followed_by(self, norms: str) -> bool:

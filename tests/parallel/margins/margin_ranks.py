@@ -66,6 +66,13 @@ def _listed(values: Any) -> tuple[Any, ...]:
     return (values,) if isinstance(values, torch.Tensor) else tuple(values)
 
 
+MACHINE = """
+machine: slow
+levels: [{name: all, alpha: 1e-4, beta: 1e-10}]
+compute: {rate: 1e9, bandwidth: 1e11}
+"""
+
+
 class Block(nn.Module):
     """Norms, convolutions with a skip, and a gate on each channel where asked."""
 
@@ -142,6 +149,39 @@ def whole_model(recompute: float, folder: str) -> dict[str, Any]:
     }
 
 
+def other_plans(folder: str) -> dict[str, dict[str, Any]]:
+    """Plans for time, one of them from a file, and a plan in less memory than the widest margins take."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(8 if place else 1, 8, 3, padding=1) for place in range(5)]
+    model = nn.Sequential(*layers, nn.GroupNorm(2, 8), nn.SiLU(), nn.MaxPool2d(2)).double().eval()
+    shape, procs = (1, 1, 64, 60), dist.get_world_size()
+    infer = partial(synth.parallelize, model, shape, mode="inference", check=False)
+
+    def make(**options: Any) -> Any:
+        asked = partial(synth.plan_model, model, shape, procs, mode="inference", axes="h")
+        return from_first(partial(asked, **options), Ranks.world())
+
+    slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
+    slow.write_text(MACHINE)
+    timed, free = make(objective="time", machine=slow, recompute=0.5), make(recompute=0.5)
+    path = Path(folder) / f"timed-{dist.get_rank()}.json"
+    path.write_text(json.dumps(to_json(timed)))
+    limit = free.held_bytes - 1
+    within = make(recompute=0.5, memory=limit)
+    nets = {
+        "timed": infer(plan=timed),
+        "by_file": infer(plan=path),
+        "within": infer(plan=within),
+    }
+    plans = {"timed": timed, "by_file": timed, "within": within}
+    found = {name: beside(net, model, shape) for name, net in nets.items()}
+    for name, plan in plans.items():
+        rows = plan.margins.rows if plan.margins else {}
+        found[name]["margins"] = sum(map(any, rows.values()))
+    found["within"] |= {"held": within.held_bytes, "limit": limit}
+    return found
+
+
 def said(make: Any) -> str:
     """What a call is refused with."""
     try:
@@ -161,7 +201,6 @@ def refused(folder: str) -> list[str]:
         said(partial(train, recompute=0.1)),
         said(partial(infer, recompute=0.1, plan="spatial")),
         said(partial(infer, recompute=1.5)),
-        said(partial(infer, recompute=0.1, memory="1GiB")),
         said(partial(train, plan=plan)),
     ]
     data = to_json(plan)

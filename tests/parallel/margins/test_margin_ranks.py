@@ -46,16 +46,24 @@ def test_a_model_with_calls_of_all_kinds(ranks: RankPool, tmp_path: Path) -> Non
     assert with_margins[0]["most"] < without[0]["most"]
 
 
+def test_plans_for_time_and_within_a_limit_of_memory(ranks: RankPool, tmp_path: Path) -> None:
+    for plans in ranks.call("other_plans", str(tmp_path)):
+        for name, found in plans.items():
+            assert found["error"] < 1e-11
+            assert found["counted"] == found["planned"]
+            assert found["margins"], (name, found)
+        assert plans["within"]["held"] <= plans["within"]["limit"]
+
+
 def test_what_is_not_planned_is_refused_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
     every = ranks.call("refused", str(tmp_path))
     assert all(each == every[0] for each in every)
-    train, given, much, memory, plan, other = every[0]
+    train, given, much, plan, other = every[0]
     assert train == (
         "recompute=0.1 is of inference, but mode is training; leave it out, or give mode='inference'"
     )
     assert given == "recompute=0.1 is for a plan that is made here, but one is given; leave out one of both"
     assert much == "recompute is 1.5; it must be from 0 (no row twice) to 1 (twice the work)"
-    assert memory == ("recompute=0.1 takes memory that a limit does not count; leave out it or memory")
     assert plan == (
         "the plan of Decoder computes rows twice, which is of inference; give mode='inference', or plan"
         " without recompute"

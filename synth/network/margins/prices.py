@@ -1,0 +1,138 @@
+"""What rows cost that are fetched, or computed although others own them: words, or seconds on a machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from synth.layer.axes import X_AXES, Axis
+from synth.layer.passes import Pass
+from synth.machine.collectives import Group, exchange_seconds
+from synth.machine.hierarchy import Machine
+from synth.machine.layer_time import compute_seconds
+from synth.machine.rank_groups import group_of
+from synth.network.graph import Network, Node
+from synth.network.grids.box_rows import FLAT, Array
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.margins.boxes import sizes
+from synth.network.margins.row_graph import RowTensor
+from synth.network.margins.walk import fetched_words
+from synth.network.step_time.between import accesses
+
+
+class Prices(Protocol):
+    """Costs of the rank that pays most, of several choices.
+
+    Boxes are a stack: those of all ranks for one choice, then those for the next, see `boxes`.
+    """
+
+    def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
+        """By choice: of the rows that ranks need and do not compute."""
+
+    def computing(self, tensor: RowTensor, computed: Array) -> Array:
+        """By choice: of the computed rows, beyond those of the own rows."""
+
+
+def by_choice(amounts: Array, tensor: RowTensor) -> Array:
+    """The most of any rank, by choice. amounts: of a stack, by rank."""
+    most: Array = amounts.reshape(-1, tensor.own.shape[2]).max(axis=1)
+    return most
+
+
+class WordPrices:
+    """Words that are received: computing costs none."""
+
+    def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
+        """Words of the rank that receives most."""
+        return by_choice(fetched_words(need, computed), tensor)
+
+    def computing(self, tensor: RowTensor, computed: Array) -> Array:
+        """Nothing."""
+        return np.zeros(computed.shape[2] // tensor.own.shape[2])
+
+
+class SecondPrices:
+    """Seconds on a machine, by the formulas of the layers: see `step_time.layer_times`."""
+
+    def __init__(self, network: Network, machine: Machine) -> None:
+        self.network, self.machine = network, machine
+        layer = network.planned[0].layer
+        assert layer is not None
+        self.word_bytes = layer.nest.word_bytes
+        self._groups: dict[PlacedGrid, dict[tuple[Axis, ...], Group]] = {}
+
+    def call(self, procs: int) -> float:
+        """Seconds that a rank takes to start an exchange, where some ranks compute."""
+        crowded: float = self.machine.crowded(float(procs))
+        return self.machine.compute.exchange * crowded
+
+    def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
+        """Seconds of one exchange: its start, latencies, and the words of the rank that receives most."""
+        words = by_choice(fetched_words(need, computed), tensor)
+        grid = tensor.placed.grid
+        cut = [axis for axis in X_AXES if getattr(grid, axis) > 1]
+        counts = [_senders(FLAT.index(axis), tensor, need, computed).tolist() for axis in cut]
+        call = self.call(grid.size)
+        return np.array(
+            [
+                self._exchange(tensor, most * self.word_bytes, dict(zip(cut, senders, strict=True))) + call
+                if most
+                else 0.0
+                for most, *senders in zip(words.tolist(), *counts, strict=True)
+            ]
+        )
+
+    def _exchange(self, tensor: RowTensor, size: int, senders: dict[Axis, int]) -> float:
+        """senders: along each axis that is cut, from how many ranks one receives."""
+        axes = tuple(axis for axis, count in senders.items() if count) or X_AXES
+        if axes not in self._groups.setdefault(tensor.placed, {}):
+            made = group_of(self.machine, tensor.placed.grid, tensor.placed.order, axes)
+            self._groups[tensor.placed][axes] = made
+        count = max(1, sum(senders.values()))
+        return exchange_seconds(self.machine, size, self._groups[tensor.placed][axes], count)
+
+    def computing(self, tensor: RowTensor, computed: Array) -> Array:
+        """Seconds beyond those of the own rows, of the rank that computes longest."""
+        node = self.network.nodes.get(tensor.name)
+        if node is None or self.network.parts[node.name][0].node is None:
+            return np.zeros(computed.shape[2] // tensor.own.shape[2])  # what follows the input has no price
+        own = self._seconds(node, tensor, tensor.own)
+        more: Array = np.maximum(0.0, self._seconds(node, tensor, computed) - own)
+        return more
+
+    def _seconds(self, node: Node, tensor: RowTensor, boxes: Array) -> Array:
+        """By choice."""
+        compute = self.machine.compute
+        if node.layer is None:
+            touched, size = accesses(node, inference=True)[0], sizes(boxes) * float(self.word_bytes)
+            rate = compute.bandwidth or compute.rate
+            found = touched * size / rate + compute.new(size) * (touched > 0)
+        else:
+            nest = node.layer.nest
+            lengths = (boxes[:, 1] - boxes[:, 0]).astype(np.float64)
+            parts = {
+                axis: lengths[FLAT.index(axis)] * getattr(nest.extents, axis) / tensor.shape[FLAT.index(axis)]
+                for axis in X_AXES
+            }
+            work = nest.extents._replace(**parts)
+            pass_: Pass = "backward-data" if node.layer.transposed else "forward"
+            found = compute_seconds(self.machine, nest, work, node.weighted, pass_)
+            if not node.weighted:
+                found = found + compute.tap * nest.taps * math.prod(work)
+        crowded = float(self.machine.crowded(float(tensor.placed.grid.size)))
+        return crowded * by_choice(found, tensor)
+
+
+def _senders(at: int, tensor: RowTensor, need: Array, computed: Array) -> Array:
+    """By choice: the most ranks along a dimension from which a rank receives rows."""
+    own = np.tile(tensor.own, need.shape[2] // tensor.own.shape[2])
+    used = (sizes(own) > 0) & (sizes(need) > 0)
+    (low, high), (first, last), (start, end) = (np.where(used, each[at], 0) for each in (own, need, computed))
+    block = max(1, int((high - low).max()))
+    found: Array = np.zeros(need.shape[2] // tensor.own.shape[2], np.int64)
+    for wanted, made in ((low - first, low - start), (last - high, end - high)):
+        most, known = by_choice(wanted, tensor), np.maximum(0, by_choice(made, tensor))
+        found += np.where(most > known, np.maximum(1, -(-most // block) - known // block), 0)
+    return found
