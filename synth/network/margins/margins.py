@@ -19,7 +19,7 @@ class Margins:
     them, as a fraction of those of the busiest rank on its own rows. rounds: the longest chain of exchanges
     of rows and of layers. rounds_before, words_before: the same, and words, if these layers were cut by
     output rows and every row were fetched. exact: whether no margins among those that were tried cost less.
-    held: words that each rank holds at most beside its own. layers: the covered tensors that have a loop nest.
+    held: words that each rank holds at most beside its own. layers: the covered tensors with a loop nest.
     """
 
     recompute: float | None
