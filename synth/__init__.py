@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from synth.analysis.explanation import explain
     from synth.analysis.lower_bounds import lower_bounds
+    from synth.analysis.plan_diff import diff
     from synth.analysis.sweep_table import Study
     from synth.base.errors import (
         CheckError,
@@ -76,7 +78,9 @@ __all__ = [
     "check",
     "check_replicas",
     "compare",
+    "diff",
     "distributed_conv",
+    "explain",
     "feed",
     "init_process_group",
     "load_checkpoint",
@@ -103,7 +107,9 @@ _HOMES = {
     "CheckError": ("synth.base.errors", "CheckError"),
     "Comparison": ("synth.prediction.prediction", "Comparison"),
     "compare": ("synth.planning.comparison", "compare"),
+    "diff": ("synth.analysis.plan_diff", "diff"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
+    "explain": ("synth.analysis.explanation", "explain"),
     "feed": ("synth.parallel.input.feed", "feed"),
     "InfeasibleError": ("synth.base.errors", "InfeasibleError"),
     "InputError": ("synth.base.errors", "InputError"),

@@ -1,4 +1,4 @@
-"""The command line: `synth plan | emit | run | simulate | bounds | certify | report | plot | ...`.
+"""The command line: `synth plan | emit | run | simulate | bounds | certify | explain | diff | ...`.
 
 Every command is a module of `plans`, `bounds` or `setup` with the function `register(subparsers)`. Results
 go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong, 4 no plan is
@@ -27,7 +27,7 @@ from synth.cli.parser import EXAMPLES, Parser
 FOLDERS = {  # command -> the folder of its module; in the order of `synth --help`
     **dict.fromkeys(("plan", "emit", "run"), "plans"),
     **dict.fromkeys(("bounds", "certify"), "bounds"),
-    **dict.fromkeys(("report", "plot"), "plans"),
+    **dict.fromkeys(("explain", "diff", "report", "plot"), "plans"),
     "errata": "bounds",
     **dict.fromkeys(("import", "check"), "setup"),
     **dict.fromkeys(("simulate", "replay", "predict"), "plans"),

@@ -45,7 +45,8 @@ def test_every_command_runs(
     Path("NET.yaml").write_text(NETWORK)
     Path("pkg").mkdir()
     Path("pkg/mod.py").write_text(MODEL)
-    assert main(["plan", "LAYER.yaml", "--procs", "4", "--json", "-o", "plan.json"]) == 0
+    for name in ("plan.json", "a.json", "b.json"):
+        assert main(["plan", "LAYER.yaml", "--procs", "4", "--json", "-o", name]) == 0
     assert main(["plan", "LAYER.yaml", "--procs", "4", "--certify", "-o", "certificate.json"]) == 0
     for command in COMMANDS:
         if command in MEASURES and not request.config.getoption("--slow"):

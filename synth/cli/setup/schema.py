@@ -1,4 +1,4 @@
-"""`synth schema`: prints the JSON Schema of a kind of file."""
+"""`synth schema`: prints the JSON Schema of a kind of file, or of what a command prints with `--json`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from synth.cli.arguments import json_text
 from synth.cli.parser import declare
 
 FILES = ("layer", "network", "machine", "plan", "network-plan")
+OUTPUTS = (  # keys of `output_schemas.OUTPUTS`, which imports msgspec
+    *("simulation", "run", "bounds", "symbolic_bound", "predictions", "prediction", "replay", "doctor"),
+    *("certificate", "certified", "errata", "diff", "explanation"),
+)
 
 
 def register(subparsers: Any) -> None:
@@ -17,13 +21,16 @@ def register(subparsers: Any) -> None:
     command = declare(
         subparsers,
         "schema",
-        "print the JSON Schema of a kind of file, for editors",
+        "print the JSON Schema of a kind of file, or of what a command prints with --json",
         "layer > layer.schema.json",
         "network > network.schema.json",
-        description="Print the JSON Schema of a kind of file. For editors with the YAML language server, the "
-        "first line of a layer file can then be: # yaml-language-server: $schema=layer.schema.json",
+        "explanation > explanation.schema.json",
+        description="Print the JSON Schema of a kind of file, or of what a command prints with --json. For "
+        "editors with the YAML language server, the first line of a layer file can then be: "
+        "# yaml-language-server: $schema=layer.schema.json",
     )
-    command.add_argument("file", nargs="?", choices=FILES, default="layer", help="kind of file (layer)")
+    kinds = (*FILES, *OUTPUTS)
+    command.add_argument("file", nargs="?", choices=kinds, default="layer", help="what to describe (layer)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +40,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The schema of one of `FILES`."""
+    """The schema of one of `FILES` or `OUTPUTS`."""
+    if kind in OUTPUTS:
+        from synth.cli.setup.output_schemas import output_schema
+
+        return output_schema(kind)
     if kind == "layer":
         from synth.layer.layer import layer_file_schema
 
