@@ -38,7 +38,7 @@ from synth.runtime.model.compiled import (
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
-from synth.runtime.model.live.optimizers import look_for_optimizers
+from synth.runtime.model.live.optimizers import look_for_uses
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
@@ -116,7 +116,7 @@ class Network(Shown):
         self._meter = Meter()
         self._watch = Watch(shown, self.program.attributes)
         self._original = Original(model, self.program.attributes, self._watch)
-        look_for_optimizers(self, model)
+        look_for_uses(self, model)
         self.show(shown)
         self._connect()
         if hasattr(type(model), "__getitem__"):

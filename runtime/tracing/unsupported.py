@@ -28,8 +28,12 @@ OF_PARAMETERS = {
     "_backward_hooks": "a gradient hook",
     "_post_accumulate_grad_hooks": "a hook after its gradient",
 }
-# modules whose hooks keep nothing that is read after forward
-COLLECTORS = {"transformers.utils.output_capturing"}
+# modules whose hooks keep nothing that is read after forward, or look at parameters of
+# a model that has a network already
+COLLECTORS = {
+    "transformers.utils.output_capturing",
+    "synth.runtime.model.live.optimizers",
+}
 
 GLOBAL_HOOKS = {
     "_global_forward_pre_hooks": "forward pre-hook",

@@ -52,8 +52,11 @@ class Versions:
 class Before:
     """What the ranks do before the backward pass of a forward pass.
 
-    text: what it is called in messages. versions: of what it reads.
+    text: what it is called in messages. versions: of what it reads. latest: the last
+    backward pass of any network, as autograd numbers them, and its ranks.
     """
+
+    latest: tuple[int, Ranks | None] = -1, None
 
     def __init__(
         self, ranks: Ranks, text: Callable[[], str], versions: Versions
@@ -66,6 +69,7 @@ class Before:
         Raises `RuntimeError` on all ranks for a changed tensor, `NotImplementedError`
         if gradients of a network are to have gradients.
         """
+        Before.latest = torch._C._current_graph_task_id(), self.ranks
         what, changed = self.text(), self.versions.changed()
         if torch.is_grad_enabled():
             raise NotImplementedError(

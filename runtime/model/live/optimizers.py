@@ -1,13 +1,15 @@
-"""An optimizer of the model that was given to `parallelize` trains nothing: it says so.
+"""What is meant for a network, but takes parameters of the model that was given.
 
 Gradients are those of the network's parameters, which are other tensors. An optimizer
-that was made of the model's parameters, before or after, would step without them.
+that was made of the model's parameters, before or after, would step without them, and
+`clip_grad_norm_` would clip none. A term of the loss that is computed from them, such
+as their norm, would have no effect on the network. All three are refused.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,31 +18,83 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from synth.runtime.compiled.optimizers import after_step
+from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 # network -> of each parameter of the model: id -> its name, and where its words are.
 # They are not kept: the model may be gone, and its parameters be the optimizer's alone
+GIVEN = "parameters of the model that was given to parallelize"
 _GIVEN: weakref.WeakKeyDictionary[nn.Module, Mapping[int, tuple[str, int]]]
 _GIVEN = weakref.WeakKeyDictionary()
 
 
-def look_for_optimizers(network: nn.Module, model: nn.Module) -> None:
-    """Look at what optimizers step. network: made of the model."""
+class TermOfLoss:
+    """A hook of a parameter of the model that was given: it has a gradient now.
+
+    Ranks leave it out of a network that is made of the same model.
+    """
+
+    def __init__(self, network: nn.Module, name: str) -> None:
+        self.network, self.name = weakref.ref(network), name
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """Look at the end of this backward pass whether it is the network's, too."""
+        task = torch._C._current_graph_task_id()
+        torch.autograd.Variable._execution_engine.queue_callback(
+            lambda: self._require_other(task)
+        )
+
+    def _require_other(self, task: int) -> None:
+        network = self.network()
+        if network is not None and Before.latest == (task, network.ranks):
+            raise ValueError(
+                f"the loss of the network reads {GIVEN} ({self.name}), whose gradients"
+                " train nothing; compute this term from net.parameters()"
+            )
+
+
+def look_for_uses(network: nn.Module, model: nn.Module) -> None:
+    """Look at what uses parameters of a model. network: made of it."""
     _GIVEN[network] = {
         id(each): (name, each.data_ptr()) for name, each in model.named_parameters()
     }
+    for name, each in model.named_parameters():
+        if each.requires_grad and not each.is_inference():
+            each.register_hook(TermOfLoss(network, name))
     _hook()
 
 
 @cache
 def _hook() -> None:
     """Once in a process."""
-    register_optimizer_step_post_hook(after_step(require_trained))
+    register_optimizer_step_post_hook(after_step(_require_trained))
+    clip_grad, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
+    own = getattr(
+        clip_grad, name
+    )  # what clip_grad_norm_ calls; torch has no hook of it
+
+    def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            one = isinstance(parameters, torch.Tensor)
+            each = [parameters] if one else list(parameters)
+            require_gradients(each, "clip_grad_norm_", "give it net.parameters()")
+        return own(parameters, *args, **kwargs)
+
+    setattr(clip_grad, name, clipped)
 
 
-def require_trained(optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ValueError` for an optimizer whose gradients are those of a network."""
+def _require_trained(optimizer: torch.optim.Optimizer) -> None:
     every = [each for group in optimizer.param_groups for each in group["params"]]
+    kind = type(optimizer).__name__
+    remedy = f"make it of the network, {kind}(net.parameters(), ...)"
+    require_gradients(every, kind, remedy)
+
+
+def require_gradients(every: Sequence[torch.Tensor], what: str, remedy: str) -> None:
+    """Raise `ValueError` for parameters whose gradients are those of a network.
+
+    what: takes them.
+    """
     if all(each.grad is not None for each in every):
         return
     for network, given in tuple(_GIVEN.items()):
@@ -49,12 +103,9 @@ def require_trained(optimizer: torch.optim.Optimizer) -> None:
             continue  # such a model is trained by itself
         if any(each.grad is not None for each in network.parameters()):
             more = f" and {len(its) - 1} more" if len(its) > 1 else ""
-            kind = type(optimizer).__name__
             raise ValueError(
-                f"{kind} has parameters of the model that was given to parallelize"
-                f" ({given[id(its[0])][0]}{more}), which have no gradients: those of"
-                f" its network have; make it of the network, {kind}(net.parameters(),"
-                " ...)"
+                f"{what} has {GIVEN} ({given[id(its[0])][0]}{more}), which have no"
+                f" gradients: those of its network have; {remedy}"
             )
 
 

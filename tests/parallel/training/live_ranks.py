@@ -239,11 +239,14 @@ def optimizers_of_original(plan: str) -> dict[str, str]:
         made = before(model.parameters()) if before is not None else None
         return synth.parallelize(model, SHAPE, plan=PLANS[plan]), model, made
 
-    def steps(net: Any, optimizer: Any, closure: Any = None) -> str:
+    def steps(net: Any, optimizer: Any, closure: Any = None, term: Any = None, clip: Any = None) -> str:
         try:
             for _ in range(2):
                 optimizer.zero_grad()
-                functional.silu(net(batch(1))).square().mean().backward()
+                loss = functional.silu(net(batch(1))).square().mean()
+                (loss if term is None else term() + loss).backward()
+                if clip is not None:
+                    torch.nn.utils.clip_grad_norm_(clip, 0.1)
                 optimizer.step(closure) if closure is not None else optimizer.step()
         except ValueError as fault:
             return str(fault)
@@ -274,7 +277,21 @@ def optimizers_of_original(plan: str) -> dict[str, str]:
 
     said["a closure"] = steps(net, optimizer, loss)
     said["of the network"] = steps(net, sgd(net.parameters()))
+    net, model, _ = begun()
+    step = sgd(net.parameters())
+    weights = [*model.parameters()]
+    said["clipped"] = steps(net, step, clip=weights)
+    said["clipped, one"] = steps(net, step, clip=model.head.weight)
+    said["a term"] = steps(net, step, term=lambda: 0.1 * sum(each.square().sum() for each in weights))
+    said["a term of the network"] = steps(
+        net, step, term=lambda: 0.1 * sum(each.square().sum() for each in net.parameters())
+    )
+    said["clipped, of the network"] = steps(net, step, clip=[*net.parameters()])
+    again = synth.parallelize(model, SHAPE, plan=PLANS[plan])
+    said["a second network"] = steps(again, sgd(again.parameters()))
+    del again
     model(batch(1)).sum().backward()
+    said["clipped, trained by itself"] = steps(net, step, clip=weights)
     said["of a model that is trained by itself"] = steps(model, sgd(model.parameters()))
     return said
 
