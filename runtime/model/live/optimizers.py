@@ -34,7 +34,7 @@ class TermOfLoss:
     Ranks leave it out of a network that is made of the same model.
     """
 
-    def __init__(self, network: nn.Module, name: str) -> None:
+    def __init__(self, network: Any, name: str) -> None:
         self.network, self.name = weakref.ref(network), name
 
     def __call__(self, gradient: torch.Tensor) -> None:
@@ -60,7 +60,7 @@ def look_for_uses(network: nn.Module, model: nn.Module) -> None:
     }
     for name, each in model.named_parameters():
         if each.requires_grad and not each.is_inference():
-            each.register_hook(TermOfLoss(network, name))
+            each.register_hook(TermOfLoss(network, name))  # type: ignore[no-untyped-call]
     _hook()
 
 
