@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import shutil
@@ -16,12 +17,15 @@ from test_html_browser import FLAGS
 from synth.base.errors import InputError
 from synth.base.units import show_bytes
 from synth.cli.main import main
+from synth.machine.file import load_machine
 from synth.network.file import load_network
 from synth.network.plan.plan_json import is_network_plan, parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
+from synth.prediction.replay import Replay, replay
 from synth.reports.html.html_network import folded_graph, html_network, singles
 from synth.reports.html.network_strip import bars, folded, stages, strip
+from synth.reports.html.replay_chart import joined, timeline
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -240,3 +244,55 @@ def test_a_chosen_layer_lights_up_its_edges(browser: Any, data: dict[str, Any], 
     browser.find_element("id", "theme").click()
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != before
     assert browser.get_log("browser") == []
+
+
+# -- the timeline of a replay -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def replayed() -> Replay:
+    network = load_network("examples/networks/tutorial.yaml")
+    machine = load_machine("lassen")
+    request = NetworkRequest(4, "time", training=True, machine=machine)
+    return replay(plan_network(network, request))
+
+
+def test_the_page_of_a_replay_has_its_timeline(replayed: Replay) -> None:
+    page = html_network(to_json(replayed.plan), replayed)
+    assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\((?!#)|https?://""", page)
+    assert 'id="replay"' in page
+    assert 'id="replay"' not in html_network(to_json(replayed.plan))
+    assert f"{replayed.seconds * 1e3:.4g} ms = computing" in page
+
+
+def test_the_boxes_of_a_timeline_are_the_tasks(replayed: Replay) -> None:
+    """At a scale at which no box is joined, each task that takes time is a box from its start to its end."""
+    for kind, (stream, rank) in enumerate(itertools.product(("compute", "network"), range(2))):
+        tasks = [t for t in replayed.tasks if t.stream == stream and t.seconds[rank] > 0]
+        boxes = joined(tasks, rank, scale=1e12)
+        assert [(b.start, b.end) for b in boxes] == sorted((t.start[rank], t.end[rank]) for t in tasks), kind
+    picture = timeline(replayed)
+    assert [row["label"] for row in picture["rows"]] == [
+        "largest block: compute",
+        "largest block: network",
+        "smallest block: compute",
+        "smallest block: network",
+    ]
+    for row in picture["rows"]:
+        ends = [(box["x"], box["x"] + box["wide"]) for box in row["boxes"]]
+        assert all(one[1] <= other[0] + 1 for one, other in itertools.pairwise(ends))
+        assert ends[-1][1] <= picture["wide"]
+    computed = sum(box["wide"] for box in picture["rows"][0]["boxes"]) / (picture["wide"] - 180)
+    assert computed == pytest.approx(replayed.computing / replayed.seconds, rel=0.1)
+
+
+def test_replay_writes_all_outputs_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["replay", "examples/networks/tutorial.yaml", "--procs", "4", "--machine", "lassen", "--json"]
+    page, trace = tmp_path / "replay.html", tmp_path / "trace.json"
+    assert main([*words, "--report", str(page), "--trace", str(trace)]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "synth.replay/1"
+    assert 'id="replay"' in page.read_text()
+    assert json.loads(trace.read_text())["traceEvents"]
+    page.unlink()
+    assert main([*words, "--report", str(page), "--trace", str(tmp_path / "absent" / "trace.json")]) == 2
+    assert not page.exists()

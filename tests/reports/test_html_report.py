@@ -13,7 +13,7 @@ from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.planning.plan_file import parse_plan
 from synth.reports.html.html_data import columns, received_runs, report_data, timeline
-from synth.reports.html.html_layer import html_report, memory_bars, strategies
+from synth.reports.html.html_layer import html_report, memory_bars, strategies, today_rows
 
 LARGEST = 300_000  # bytes
 
@@ -54,6 +54,17 @@ def test_names_are_text(plan: Plan) -> None:
     page = html_report(replace(plan, layer=replace(plan.layer, name=nasty)))
     assert "<script>alert" not in page
     assert "&lt;/script&gt;" in page
+
+
+def test_the_plan_stands_beside_what_is_in_use_today(plan: Plan, page: str) -> None:
+    rows = {row["name"]: row for row in today_rows(plan)}
+    assert list(rows) == ["this plan", "DDP", "FSDP2", "tensor", "spatial"]
+    assert rows["this plan"]["words"] == "164 864"
+    assert rows["FSDP2"]["times"] == "3.47"
+    table = page.partition('id="h-today"')[2].partition("</table>")[0]
+    for row in rows.values():
+        assert row["words"] in table
+        assert row["memory"] in table
 
 
 def test_numbers_are_those_of_the_plan(plan: Plan, page: str) -> None:

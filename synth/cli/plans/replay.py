@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put, staged
 from synth.cli.arguments import add_balance, json_text
 from synth.cli.output import show
 from synth.cli.parser import declare
 from synth.planning.request import PlanRequest
+
+if TYPE_CHECKING:
+    from synth.prediction.replay import Replay
 
 
 def register(subparsers: Any) -> None:
@@ -21,6 +26,7 @@ def register(subparsers: Any) -> None:
         "plan a network and replay it on a machine, event by event",
         "net.yaml --procs 64 --machine a100 --pass training",
         "net.yaml --procs 64 --machine a100 --trace trace.json",
+        "net.yaml --procs 64 --machine a100 --report replay.html",
     )
     add = command.add_argument
     add("layer", metavar="NET", help="network file (YAML); - is stdin")
@@ -40,6 +46,7 @@ def register(subparsers: Any) -> None:
         "--whole-weights", action="store_true", help="training for time: ranks may hold whole weights, as DDP"
     )
     add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
+    add("--report", metavar="FILE", help="write the report of the plan (HTML) with the timeline of the step")
     add("--json", action="store_true", help="print one JSON object")
     command.set_defaults(solver="auto")
 
@@ -52,10 +59,19 @@ def run(args: argparse.Namespace) -> int:
     made = replay(network_plan_of(args))
     text = json_text(made.to_json()) if args.json else f"{made}\n"
     write = put if args.json else show
-    if args.trace:
-        trace = json.dumps(made.chrome_trace()) + "\n"
-        with staged(args.trace, trace.encode()):  # both outputs, or none
-            write(text, None)
-    else:
+    with ExitStack() as files:  # all outputs, or none
+        for path, content in _files(args, made):
+            files.enter_context(staged(path, content.encode()))
         write(text, None)
     return 0
+
+
+def _files(args: argparse.Namespace, made: Replay) -> Iterator[tuple[str, str]]:
+    """The files that are asked for, and their texts."""
+    if args.trace:
+        yield args.trace, json.dumps(made.chrome_trace()) + "\n"
+    if args.report:
+        from synth.network.plan.plan_json import to_json
+        from synth.reports.html.html_network import html_network
+
+        yield args.report, html_network(to_json(made.plan), made)

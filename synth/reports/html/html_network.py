@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES
 from synth.reports.html.html_page import render
 from synth.reports.html.network_strip import AXIS_NAMES, bars, folded, priced, strip
+from synth.reports.html.replay_chart import timeline
+
+if TYPE_CHECKING:
+    from synth.prediction.replay import Replay
 
 ROW, TOP, LANE = 26, 30, 120  # pixels: height of a layer's row, of the heads, width of the lane of edges
 NAME, GRID, GRID_WIDE, STATIONARY, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 230, 536, 622, 90, 880, 930
 LETTER = 6.4  # pixels: width of a letter in the bar of a grid
 
 
-def html_network(data: dict[str, Any]) -> str:
-    """The page of a network plan as `parse_network_plan` returns it: the same bytes for the same plan."""
+def html_network(data: dict[str, Any], replayed: Replay | None = None) -> str:
+    """The page of a network plan as `parse_network_plan` returns it: the same bytes for the same plan.
+
+    replayed: a step of the plan, which the page then shows as a timeline.
+    """
     whole = {"layers": rows(data), "edges": edges(data)}
     short = folded_graph(data)
     graphs = [short, whole] if len(short["layers"]) < len(whole["layers"]) else [whole]
@@ -49,6 +56,7 @@ def html_network(data: dict[str, Any]) -> str:
             if any(layer["grid"][axis] > 1 for layer in data["layers"])
         ],
         singles=singles(data),
+        replay=None if replayed is None else timeline(replayed),
     )
 
 
