@@ -46,23 +46,23 @@ def product_of(call: Call) -> Product | None:
         return None
     if found is None:
         return None
-    operands = tuple[fx.Node, ...](_nodes(node))
+    operands = tuple[fx.Node, ...](nodes_of(node))
     dims, cut = found
     fits = len(dims) == len(operands) and all(
         len(each) == len(node_shape(operand))
         for each, operand in zip(dims, operands, strict=True)
     )
-    return Product(_filled(node), operands, dims, cut) if fits else None
+    return Product(filled(node), operands, dims, cut) if fits else None
 
 
-def _nodes(node: fx.Node) -> list[fx.Node]:
+def nodes_of(node: fx.Node) -> list[fx.Node]:
     """All nodes among the arguments, in order, also those that occur again."""
     found: list[fx.Node] = []
     fx.node.map_arg((node.args, node.kwargs), found.append)
     return found
 
 
-def _filled(node: fx.Node) -> Callable[..., torch.Tensor]:
+def filled(node: fx.Node) -> Callable[..., torch.Tensor]:
     """The function of the operands."""
     function: Any = node.target
 
@@ -97,7 +97,7 @@ def _aligned(shape: tuple[int, ...], out: tuple[int, ...]) -> Dims:
 def _matmul(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
     """Products of matrices of (..., m, k) and (..., k, n)."""
     out = call.out
-    one, other = (node_shape(each) for each in _nodes(call.node))
+    one, other = (node_shape(each) for each in nodes_of(call.node))
     if len(one) < 2 or len(other) < 2:
         return None
     rows, columns = len(out) - 2, len(out) - 1
@@ -110,7 +110,7 @@ def _matmul(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
 def _attention(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
     """Scaled dot products: samples, heads and rows of the query are independent."""
     out, rows = call.out, len(call.out) - 2
-    nodes = _nodes(call.node)
+    nodes = nodes_of(call.node)
     names = ("query", "key", "value", "attn_mask")
     given = [_argument(call, name, place) for place, name in enumerate(names)]
     if [each for each in given if each is not None] != nodes:
@@ -147,7 +147,7 @@ def _einsum(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
             out.index(n) if extents.get(n) == size else None  # 1 is broadcast
             for n, size in zip(each, node_shape(operand), strict=False)
         )
-        for each, operand in zip(parts, _nodes(call.node), strict=False)
+        for each, operand in zip(parts, nodes_of(call.node), strict=False)
     ]
     return tuple(dims), tuple(range(len(out)))
 

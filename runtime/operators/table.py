@@ -27,6 +27,7 @@ from synth.runtime.operators.functional import (
 from synth.runtime.operators.local_calls import RESHAPES, local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
+from synth.runtime.operators.recurrent import recurrent_of
 from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.operators.scans import scan_of
 from synth.runtime.rules.affine_scan import affine_scan
@@ -150,8 +151,13 @@ class Operators:
         return Operator("layer", module)
 
     def _operator(self, call: Call) -> Operator:
-        if is_expression(call.node) or call.node.meta.get("differs"):
-            return GATHERED  # "differs": has other arguments in evaluation
+        if is_expression(call.node):
+            return GATHERED
+        layer = recurrent_of(call)
+        if layer is not None:  # without dropout, it does the same in evaluation
+            return Operator("product", None, layer)
+        if call.node.meta.get("differs"):
+            return GATHERED  # has other arguments in evaluation
         if call.module is not None and not call.takes_input_alone:
             return GATHERED
         for kind, recognise in RECOGNISERS.items():

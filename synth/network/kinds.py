@@ -77,6 +77,7 @@ KINDS: dict[str, Kind] = {
     "scale": _OPERATION._replace(keys=("parameters",), trained=(1, 0), saves="in"),
     "dropout": _OPERATION._replace(saves="mask"),
     "softmax": _OPERATION._replace(rows=False),
+    "scan": _OPERATION._replace(rows=False, accesses=(4, 4)),  # then what rows before add up to is joined
     "flatten": Kind(passive=True),
     "reindex": Kind(("rows", "dims"), ("rows",), moves=True, accesses=(2, 2)),
     "gathered": Kind(("shape", "parameters", "divided"), ("shape",), several=None),

@@ -147,8 +147,8 @@ class NetworkReader:
                 value = self._cat(call, *operator.form)
             case "reindex":
                 value = self._reindex(call, operator.form)
-            case "dropout":
-                value = self._add(call, "dropout", [first.name], first.order)
+            case "dropout" | "scan":
+                value = self._add(call, kind, [first.name], first.order)
             case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
                 value = self._same_layout(call, kind, straight(call.out))
             case "layernorm":
@@ -337,7 +337,7 @@ class NetworkReader:
         name, shape = self.names.of(call), self._shape_of(sources[0])
         self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained, tied=tied)
         what = type(call.module).__name__.lower() if call.module is not None else call.word
-        if kind in ("relu", "scale", "add", "mul") and what != kind:
+        if kind in ("relu", "scale", "scan", "add", "mul") and what != kind:
             self.notes[name] = what
         return Value(name, order)
 

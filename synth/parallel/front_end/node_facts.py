@@ -19,7 +19,7 @@ def saved_tensor(call: Call) -> str:
     word = (type(call.module).__name__ if call.module is not None else call.word).lower()
     if call.module is not None and getattr(call.module, "p", None) == 0:  # a dropout that drops nothing
         return "none"
-    if word in ("mean", "sum"):
+    if word in ("mean", "sum", "cumsum"):
         return "none"
     return "out" if word.replace("_", "") in OUTPUT_SAVERS else "in" if "avg" not in word else "none"
 

@@ -48,12 +48,17 @@ def gathered(net: Network) -> list[str]:
     return [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
 
 
-def compared(names: list[str], length: int, batch: int = 1, axes: str = "w") -> Measured:
-    """By name: the largest error of outputs and gradients, in both modes; words; what is gathered."""
-    return {name: _compared(name, length, batch, axes) for name in names}
+def compared(
+    names: list[str], length: int, batch: int = 1, axes: str = "w", inference: bool = True
+) -> Measured:
+    """By name: the largest error of outputs and gradients; words; what is gathered.
+
+    inference: whether the forward pass of inference is planned and compared, too.
+    """
+    return {name: _compared(name, length, batch, axes, inference) for name in names}
 
 
-def _compared(name: str, length: int, batch: int, axes: str) -> Measured:
+def _compared(name: str, length: int, batch: int, axes: str, inference: bool) -> Measured:
     whole, given = sequence_model(name, length), given_to(name, batch, length)
     alone = copy.deepcopy(whole)
     plan = shared_plan(whole, given, axes=axes)
@@ -68,11 +73,14 @@ def _compared(name: str, length: int, batch: int, axes: str) -> Measured:
     words = net.received() - before, 2 * plan.words.step[net.ranks.me]
     for one, other in zip(net.parameters(), alone.parameters(), strict=True):
         errors.append(apart(one.grad, other.grad))
+    found = {"error": max(errors), "words": words, "gathered": gathered(net)}
+    if not inference:
+        return found
     plain = copy.deepcopy(alone).eval().requires_grad_(False)
     plan = shared_plan(plain, given, axes=axes, mode="inference")
     served = synth.parallelize(plain, given, plan=plan, mode="inference", check=False)
     before = served.received()
     with torch.no_grad():
-        errors.append(apart(served(*given), alone(*given)))
-    forward = served.received() - before, plan.words.forward[net.ranks.me]
-    return {"error": max(errors), "words": words, "forward": forward, "gathered": gathered(net)}
+        found["error"] = max(*errors, apart(served(*given), alone(*given)))
+    found["forward"] = served.received() - before, plan.words.forward[net.ranks.me]
+    return found
