@@ -18,8 +18,9 @@ class Margins:
     exchanges, of a plan for time. extra_work: multiply-adds on rows that others own, of the rank with most of
     them, as a fraction of those of the busiest rank on its own rows. rounds: the longest chain of exchanges
     of rows and of layers. rounds_before, words_before: the same, and words, if these layers were cut by
-    output rows and every row were fetched. exact: whether no margins among those that were tried cost less.
-    held: words that each rank holds at most beside its own. layers: the covered tensors with a loop nest.
+    output rows and every row were fetched. exact: whether no margins among those that were tried cost less,
+    but for `above`: how many more words than these, as a fraction, were taken for fewer rounds. held: words
+    that each rank holds at most beside its own. layers: the covered tensors with a loop nest.
     """
 
     recompute: float | None
@@ -30,6 +31,7 @@ class Margins:
     rounds_before: int
     words_before: int
     exact: bool
+    above: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     held: tuple[int, ...] = field(default=(), repr=False)
     layers: frozenset[str] = field(default=frozenset(), repr=False)
@@ -58,6 +60,7 @@ class Margins:
             "rounds_before": self.rounds_before,
             "words_before": self.words_before,
             "exact": self.exact,
+            **({"above": self.above} if self.above else {}),
         }
 
     def listed(self) -> dict[str, Rows]:

@@ -42,11 +42,18 @@ def by_choice(amounts: Array, tensor: RowTensor) -> Array:
 
 
 class WordPrices:
-    """Words that are received: computing costs none."""
+    """Words that are received: computing costs none.
+
+    exchange: words that an exchange counts for beside its own.
+    """
+
+    def __init__(self, exchange: float = 0.0) -> None:
+        self.exchange = exchange
 
     def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
         """Words of the rank that receives most."""
-        return by_choice(fetched_words(need, computed), tensor)
+        words = by_choice(fetched_words(need, computed), tensor)
+        return words + self.exchange * (words > 0) if self.exchange else words
 
     def computing(self, tensor: RowTensor, computed: Array) -> Array:
         """Nothing."""

@@ -111,6 +111,7 @@ class MarginsEntry(Row):
     rounds_before: Count
     words_before: Count
     exact: bool
+    above: Number = 0
 
 
 class WordsBeside(Row):

@@ -37,6 +37,8 @@ def margin_totals(plan: NetworkPlan) -> list[str]:
         return []
     what = plan.request.objective.replace("time", "seconds")
     best = f"the fewest {what} for these grids" if found.exact else f"not proven to be the fewest {what}"
+    if found.above:
+        best = f"{found.above:.1%} above {best}, for fewer rounds"
     allowed = "" if found.recompute is None else f", {found.recompute:.0%} allowed"
     return [
         f"margins: {found.extra_work:.1%} more multiply-adds of the busiest process{allowed}; "

@@ -23,6 +23,7 @@ from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.timed_steps import TimedSteps
 
 MOST_GRIDS = 12  # that are compared without margins
+NEAR = 1.03  # words of a plan in fewer rounds over the fewest
 
 
 def with_margins(
@@ -30,14 +31,16 @@ def with_margins(
     turned: Mapping[str, tuple[PlacedGrid, float]],
     steps: TimedSteps | None = None,
     tried: Sequence[int] = CHOICES,
+    exchange: float = 0.0,
 ) -> NetworkPlan:
     """A plan with the margins of the least cost on its grids.
 
     turned: layer -> its grid cut by input rows, and its cost, where that is less. steps: the seconds of
-    layers, of a plan for time. tried: rows of margins.
+    layers, of a plan for time. tried: rows of margins. exchange: words that an exchange counts for beside its
+    own, while margins are chosen for words.
     """
     network, request = plan.network, plan.request
-    costs: _Costs = _Words(plan) if steps is None else _Seconds(plan, steps)
+    costs: _Costs = _Words(plan, exchange) if steps is None else _Seconds(plan, steps)
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
     graph = row_graph(network, plain, request.procs)
     if not _covered(graph):
@@ -105,12 +108,12 @@ class _Costs(Protocol):
 class _Words:
     """Words that are received: a covered layer receives none itself."""
 
-    def __init__(self, plan: NetworkPlan) -> None:
-        self.plan, self.prices = plan, WordPrices()
+    def __init__(self, plan: NetworkPlan, exchange: float) -> None:
+        self.plan, self.prices = plan, WordPrices(exchange)
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
-        """Its words."""
-        return words
+        """Its words, in an exchange."""
+        return words + self.prices.exchange
 
     def moved(self, edge: Edge) -> float:
         """Words."""
@@ -257,6 +260,24 @@ def _moved_to(node: Node, plan: NetworkPlan, costs: _Costs) -> float:
     """What the redistribution of the input of a layer costs."""
     edges = plan.edge_words
     return sum(costs.moved(edge) for edge in edges if edge.target == node.name and edge.role == "in")
+
+
+def has_many_rounds(plan: NetworkPlan) -> bool:
+    """Whether margins leave more than half of the rounds of exchanges."""
+    return plan.margins is not None and 2 * plan.margins.rounds > plan.margins.rounds_before
+
+
+def fewer_rounds(plan: NetworkPlan, others: Sequence[NetworkPlan]) -> NetworkPlan:
+    """The plan of the fewest rounds of exchanges among one with margins and others with nearly its words."""
+
+    def rounds(each: NetworkPlan) -> tuple[int, float]:
+        return 0 if each.margins is None else each.margins.rounds, each.cost
+
+    near = [each for each in others if each.margins is not None and each.cost <= NEAR * plan.cost]
+    best = min([plan, *near], key=rounds)
+    if best is plan or best.margins is None:
+        return plan
+    return replace(best, margins=replace(best.margins, above=best.cost / plan.cost - 1))
 
 
 def row_grids(candidates: Sequence[GridCandidates], layers: Sequence[int]) -> list[PerAxis]:

@@ -23,7 +23,7 @@ from synth.network.plan.plan import NetworkPlan, SingleStrategy
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.candidates import GridCandidates, search_together
 from synth.network.planner.family_optimum import EQUAL, FamilyOptimum, FamilySearch, with_edges
-from synth.network.planner.margins_of_plan import row_grids, with_margins
+from synth.network.planner.margins_of_plan import fewer_rounds, has_many_rounds, row_grids, with_margins
 from synth.network.planner.memory_ladder import cheapest_within, limited_plans, without_prefetch
 from synth.network.planner.options import (
     OPTIONS_OF_STRATEGY,
@@ -42,6 +42,7 @@ from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
 GRIDS_WITH_MARGINS = 2  # grids for all layers for which margins are chosen
+EXCHANGE = 0.008, 0.03  # of the fewest words: what an exchange may count for, where rounds are saved
 WIDEST_WITHIN = CHOICES[-1], 16, 8, 6, 4, 3, 2, 1  # rows of margins, as wide as a limit of memory allows
 OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
 
@@ -102,20 +103,27 @@ def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int 
     """The plan of the least cost: that without margins, or margins on its grids or on one grid for all.
 
     Of the grids for all layers, those are tried that cost the least without margins. planner: without a limit
-    of memory. Within a limit, margins get narrower until a step fits, or are left out.
+    of memory. Within a limit, margins get narrower until a step fits, or are left out. Where many
+    rounds of exchanges are left, of plans of nearly equal words, which margins give that are chosen as if an
+    exchange cost more, that of the fewest rounds is taken; seconds have the price of a round in them.
     """
     made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
     tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
     grids = [tuple((placed.grid, placed.order) for placed in each.placed_grids) for each in tried]
-    found = [plan]
+    best, again = plan, None
     for each in dict(zip(reversed(grids), reversed(tried), strict=True)).values():
         for most in (CHOICES[-1],) if limit_bytes is None else WIDEST_WITHIN:
-            rows = [more for more in CHOICES if more <= most]
-            wide = planner.margined(each, rows)
+            choose = partial(planner.margined, each, [more for more in CHOICES if more <= most])
+            wide = choose()
             if limit_bytes is None or wide.held_bytes <= limit_bytes:
-                found.append(wide)
+                if wide.cost < best.cost:
+                    best, again = wide, choose
                 break
-    return min(found, key=lambda each: each.cost)
+    if again is None or best.timed is not None or not has_many_rounds(best):
+        return best
+    others = (again(share * best.cost) for share in EXCHANGE)
+    fitting = [each for each in others if limit_bytes is None or each.held_bytes <= limit_bytes]
+    return fewer_rounds(best, [each for each in fitting if each.cost < plan.cost])
 
 
 class _NetworkPlanner:
@@ -293,10 +301,13 @@ class _NetworkPlanner:
         chosen = self._solve(table, self.method)
         return self._result(table, *chosen, usual.single_strategies, usual.lower_bound)
 
-    def margined(self, plan: NetworkPlan, tried: Sequence[int]) -> NetworkPlan:
-        """A plan with margins of some rows. Under a limit, layers with margins still compute in one piece."""
+    def margined(self, plan: NetworkPlan, tried: Sequence[int], exchange: float = 0.0) -> NetworkPlan:
+        """A plan with margins of some rows. Under a limit, layers with margins still compute in one piece.
+
+        exchange: see `with_margins`.
+        """
         steps = self.steps if plan.timed else None
-        made = with_margins(plan, self.by_input_rows(plan), steps, tried)
+        made = with_margins(plan, self.by_input_rows(plan), steps, tried, exchange)
         if made.margins is None:
             return made
         tilings = list(made.tilings)
