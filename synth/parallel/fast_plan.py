@@ -20,9 +20,10 @@ from synth.network.request import OBJECTIVES, NetworkRequest
 MARGIN = 0.05, 0.15  # of a step, at least and at most: smaller gains by measured numbers are noise
 
 
-def objective_of(given: str | None) -> str:
+def objective_of(given: str | None, mode: str) -> str:
     """What a plan made here is for. Raises `UsageError` for what it cannot be."""
-    objective = given or os.environ.get("SYNTH_OBJECTIVE") or "time"
+    default = "words" if mode == "inference" else "time"
+    objective = given or os.environ.get("SYNTH_OBJECTIVE") or default
     if objective not in OBJECTIVES:
         where = "objective" if given else "the environment variable SYNTH_OBJECTIVE"
         raise UsageError(f"{where} is {objective!r}; it must be time or words")

@@ -106,11 +106,11 @@ def parallelize(
         Running statistics are those of the first samples, as DDP keeps those of rank 0.
     mode: "training", or "inference" for the forward pass alone. Then each rank always holds the weights that
         it uses, and only activations move; docs/inference.md. What would train is refused.
-    objective: of a training plan made here: "time", the fewest seconds on this machine, or "words", the
-        fewest words received, as `plan_model`. Inference is planned for words. For time, the first call
+    objective: of a plan made here: "time", the fewest seconds on this machine, or "words", the fewest words
+        received, as `plan_model`. For time, the first call
         measures the machine for some seconds and keeps the numbers in the user's cache folder; ranks may
         hold whole slices of weights, as with DDP, where they fit `memory`. None: what the environment
-        variable SYNTH_OBJECTIVE says, else "time".
+        variable SYNTH_OBJECTIVE says, else "time" in training and "words" in inference.
     mesh: another name for `procs`.
     outputs: "partitioned" tensors, or "whole" ones on every rank, as after `full_tensor()` of each. The words
         of this are none of `planned_words` and `received`.
@@ -147,7 +147,7 @@ def parallelize(
         raise UsageError(f"outputs is {outputs!r}; give 'partitioned' or 'whole'")
     check_batch_norm(batch_norm, mode)
     require_inference(recompute, mode, plan)
-    chosen_objective, when = objective_of(objective), when_to_check(check)
+    chosen_objective, when = objective_of(objective, mode), when_to_check(check)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm

@@ -181,7 +181,7 @@ class NetworkRecipe(NamedTuple):
             asked["processors"] = processors_of(members)
             asked["recompute"] = self.recompute
             request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
-            if self.measured and ranks > 1 and not self.inference:
+            if self.measured and ranks > 1:
                 request = for_time(request, self.measured(members, traced.device, traced.dtype))
             plans = chosen_by_first(network, within(request, memory), members)
         needed = network.needs_input_gradient

@@ -26,6 +26,8 @@ def parallelize_vae(
     memory: int | str | None = None,
     outputs: Literal["partitioned", "whole"] = "whole",
     check: bool | Literal["auto"] = "auto",
+    objective: Literal["time", "words"] | None = None,
+    recompute: float | None = None,
 ) -> Network:
     """An autoencoder in inference on several ranks, which a pipeline uses in its place.
 
@@ -40,7 +42,7 @@ def parallelize_vae(
     vae: with `forward`, `encode` and `decode`; it is put into evaluation. Its `config`, `dtype` and other
         attributes are those of the network.
     sample: shape of the images or films, in elements. Other shapes are planned when they come.
-    procs, memory, check: as for `parallelize`.
+    procs, memory, check, objective, recompute: as for `parallelize`.
     outputs: "whole", as pipelines read them, or "partitioned" tensors.
 
     Raises `UsageError` for a model without `encode` and `decode`, and what `parallelize` raises.
@@ -55,5 +57,13 @@ def parallelize_vae(
         if hasattr(vae, name):
             getattr(vae, name)()
     return parallelize(
-        vae.eval(), sample, procs, memory=memory, mode="inference", outputs=outputs, check=check
+        vae.eval(),
+        sample,
+        procs,
+        memory=memory,
+        mode="inference",
+        outputs=outputs,
+        check=check,
+        objective=objective,
+        recompute=recompute,
     )

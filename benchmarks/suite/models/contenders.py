@@ -198,7 +198,7 @@ def _ours(
 
 
 def _ours_applied(case: Case, model: nn.Module, batch: torch.Tensor, words: int) -> Made:
-    net = synth.parallelize(model, case.shape, mode="inference")
+    net = synth.parallelize(model, case.shape, mode="inference", objective="time")
     return Applied(net, net.scatter(batch), words)
 
 

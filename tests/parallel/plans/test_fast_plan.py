@@ -52,7 +52,8 @@ def test_a_plan_file_with_whole_weights_trains_as_in_one_process(ranks: RankPool
 
 def test_the_machine_is_measured_once(ranks: RankPool, tmp_path: Path) -> None:
     found = ranks.call("fastest", str(tmp_path))
-    exact([each["errors"] for each in found], "loss", "state")
+    exact([each["errors"] for each in found], "loss", "state", "applied")
+    assert not any(each["moved"] for each in found)
     (name,) = found[0]["kept"]
     assert name.startswith("synth/")
     assert "gloo_cpu_float64_4-ranks" in name
@@ -68,15 +69,16 @@ def test_a_local_normalization_of_whole_samples_is_that_of_torch(ranks: RankPool
 
 def test_the_objective_is_time_or_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SYNTH_OBJECTIVE")
-    assert objective_of(None) == "time"
+    assert objective_of(None, "training") == "time"
+    assert objective_of(None, "inference") == "words"
     monkeypatch.setenv("SYNTH_OBJECTIVE", "words")
-    assert objective_of(None) == "words"
-    assert objective_of("time") == "time"
+    assert objective_of(None, "training") == "words"
+    assert objective_of("time", "inference") == "time"
     with pytest.raises(UsageError, match="objective is 'speed'; it must be time or words"):
-        objective_of("speed")
+        objective_of("speed", "training")
     monkeypatch.setenv("SYNTH_OBJECTIVE", "fast")
     with pytest.raises(UsageError, match="environment variable SYNTH_OBJECTIVE is 'fast'"):
-        objective_of(None)
+        objective_of(None, "training")
 
 
 @pytest.mark.parametrize(
