@@ -66,16 +66,17 @@ def affine_step(
     if lines is None:
         return None
     reads: dict[fx.Node, tuple[Access, ...]] = {terms: aligned(call.out, call.out)}
-    reads[start] = _beside(node_shape(start), call.out, dim)
     number = isinstance(factors, int | float)
+    if start is not None:
+        reads[start] = _beside(node_shape(start), call.out, dim)
     if not number:
         reads[factors] = aligned(node_shape(factors), call.out)
-    if len(reads) < 3 - number:
+    if len(reads) < 3 - number - (start is None):
         return None  # a tensor that occurs twice
     given = (1,) * len(call.out) if number else node_shape(factors)
     scan = CutAffineScan(dim, out, given, tuple(lines))
 
-    def run(factors: Any, terms: torch.Tensor, start: torch.Tensor, _: int) -> Any:
+    def run(factors: Any, terms: torch.Tensor, start: Any, _: int) -> Any:
         if number:
             factors = terms.new_full(given, factors)
         return scan(factors, terms, start, count)

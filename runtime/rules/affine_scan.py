@@ -8,6 +8,7 @@ the same recurrence from the last row on. Blelloch (1990) has this form of scans
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,18 +31,24 @@ from synth.runtime.rules.scans import composed
 
 
 def affine_scan(
-    factors: torch.Tensor | float, terms: torch.Tensor, start: torch.Tensor, dim: int
+    factors: torch.Tensor | float,
+    terms: torch.Tensor,
+    start: torch.Tensor | None,
+    dim: int,
 ) -> torch.Tensor:
     """States h[k] = factors[k] · h[k - 1] + terms[k] along a dimension.
 
-    factors: a number, or broadcast to the terms. start: h[-1], without the dimension.
+    factors: a number, or broadcast to the terms. start: h[-1], without the dimension;
+    None where the first state is the first term.
     """
+    if terms.is_meta:  # of which only shape and dtype count
+        return factors * terms + terms
     state, made = start, []
     for row in range(terms.shape[dim]):
         term, factor = terms.select(dim, row), factors
         if isinstance(factors, torch.Tensor):
             factor = factors.select(dim, row if factors.shape[dim] > 1 else 0)
-        state = factor * state + term
+        state = term if state is None else factor * state + term
         made.append(state)
     return torch.stack(made, dim)
 
@@ -68,17 +75,18 @@ class CutAffineScan(NamedTuple):
         self,
         factors: torch.Tensor,
         terms: torch.Tensor,
-        start: torch.Tensor,
+        start: torch.Tensor | None,
         count: Count,
     ) -> torch.Tensor:
         """The own states, of the shape of the terms; differentiable once."""
         extents = [-1] * terms.dim()
         extents[self.dim] = terms.shape[self.dim]
         dtype = torch.promote_types(factors.dtype, terms.dtype)
-        dtype = torch.promote_types(dtype, start.dtype)
+        if start is not None:
+            dtype = torch.promote_types(dtype, start.dtype)
         wide = sum_dtype(dtype)
-        given = (each.to(wide) for each in (factors, terms, start))
-        one, other, first = given
+        one, other = (each.to(wide) for each in (factors, terms))
+        first = None if start is None else start.to(wide)
         with no_autocast(terms.device):
             made: torch.Tensor = _AffineScan.apply(  # type: ignore[no-untyped-call]
                 one.expand(extents), other, first, self, count
@@ -107,7 +115,7 @@ class _AffineScan(torch.autograd.Function):
         ctx: Any,
         factors: torch.Tensor,
         terms: torch.Tensor,
-        start: torch.Tensor,
+        start: torch.Tensor | None,
         scan: CutAffineScan,
         count: Count,
     ) -> torch.Tensor:
@@ -115,23 +123,19 @@ class _AffineScan(torch.autograd.Function):
         rows = list(zip(factors.unbind(scan.dim), terms.unbind(scan.dim), strict=True))
         ranks, line = scan.layout.ranks, scan.line
         first = line[0] == ranks.me
-        shape = rows[0][1].shape
-        before = start.expand(shape) if first else start.new_zeros(shape)
+        before = torch.zeros_like(rows[0][1])
+        if first and start is not None:
+            before = start.expand(before.shape)
+        fresh = first and start is None
         if len(line) > 1:
-            state = before
-            for factor, term in rows:
-                state = factor * state + term
+            state = _states(rows, before, fresh)[-1]
             found = exclusive_prefix(
                 [state, _product(factors, scan.dim)], line, composed, ranks, count
             )
             before = before if found is None else found[0]
-        state, made = before, []
-        for factor, term in rows:
-            state = factor * state + term
-            made.append(state)
-        states = torch.stack(made, scan.dim)
+        states = torch.stack(_states(rows, before, fresh), scan.dim)
         ctx.scan, ctx.count, ctx.first = scan, count, first
-        ctx.start = start.shape
+        ctx.start = None if start is None else start.shape
         ctx.save_for_backward(factors, states, before)
         return states
 
@@ -159,14 +163,21 @@ class _AffineScan(torch.autograd.Function):
         terms = torch.stack(made[::-1], dim)
         earlier = torch.cat([before.unsqueeze(dim), states], dim)
         earlier = earlier.narrow(dim, 0, len(rows)).conj()
-        start = after.sum_to_size(ctx.start)
-        return (
-            (terms * earlier).sum_to_size(factors.shape),
-            terms,
-            start if ctx.first else torch.zeros_like(start),
-            None,
-            None,
-        )
+        start = None if ctx.start is None else after.sum_to_size(ctx.start)
+        if start is not None and not ctx.first:
+            start = torch.zeros_like(start)
+        return (terms * earlier).sum_to_size(factors.shape), terms, start, None, None
+
+
+def _states(
+    rows: Sequence[tuple[torch.Tensor, torch.Tensor]], before: torch.Tensor, fresh: bool
+) -> list[torch.Tensor]:
+    """The states of rows, (factor, term). fresh: whether the first is its term."""
+    made = list[torch.Tensor]()
+    for factor, term in rows:
+        before = term if fresh and not made else factor * before + term
+        made.append(before)
+    return made
 
 
 def _product(factors: torch.Tensor, dim: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.associative import record_associative_scans
 from synth.runtime.tracing.attention import masks_as_given
 from synth.runtime.tracing.changes import Changes
 from synth.runtime.tracing.composed import composed
@@ -111,6 +112,7 @@ class Recorder(TorchFunctionMode):
             self.autocast,
             masks_as_given(),
             record_autograd_functions(self._autograd_function),
+            record_associative_scans(self._autograd_function),
         ):
             result = model(*args, **kwargs)
         for hook in hooks:

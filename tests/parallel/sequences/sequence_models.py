@@ -89,6 +89,40 @@ class AssociativeScan(SelectiveScan):
         return torch.einsum("bldn,bln->bld", states, C)
 
 
+class Hard(nn.Module):
+    """Scans of rows with zeros, -∞, equal rows and what is no number; a channel for each."""
+
+    ROWS = (
+        (1, 2, 0, 3, 1, 2, 0.5, 0, 2, 1, 1, 1),
+        (*[-torch.inf] * 5, 1, 2, 3, -torch.inf, 1, 2, 3),
+        (1, 2, 2, 1, 2, 2, 3, 3, 3, 1, 3, 3),
+        (1, 2, 2, 1, 2, torch.nan, 3, 3, 3, 1, 3, 3),
+        (1, 2, 2, 1, 2, torch.inf, 3, 3, 3, 1, 3, 3),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(5, 5, 1, groups=5, bias=False)
+        nn.init.ones_(self.conv.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two, three, four, five = self.conv(x).chunk(5, 1)
+        extrema = torch.cummax(three, -1).values, torch.cummin(four, -1).values
+        made = one.cumprod(-1), torch.logcumsumexp(two, -1), *extrema, five.cumsum(-1)
+        return torch.nan_to_num(torch.cat(made, 1), 7.0, 8.0, 9.0)
+
+
+class Summed(nn.Module):
+    """Associative scans of single words, one of them from the end."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        sums = associative_scan(lambda one, other: one + other, x, 2, combine_mode="generic")
+        most = associative_scan(torch.maximum, x, dim=-1, reverse=True, combine_mode="generic")
+        return sums + most
+
+
 def segsum(x: torch.Tensor) -> torch.Tensor:
     """Sums of x from j + 1 to i, below the diagonal (mamba2-minimal)."""
     t = x.size(-1)
@@ -281,6 +315,7 @@ BETWEEN: dict[str, Callable[[int], Any]] = {
     "cropped": lambda _: CroppedConv(),
     "mamba": lambda _: SelectiveScan(),
     "associative": lambda _: AssociativeScan(),
+    "associative sums": lambda _: Summed(),
     "ssd": lambda _: ChunkedScan(False),
     "ssd loop": lambda _: ChunkedScan(True),
     "delta": lambda _: GatedDelta(),

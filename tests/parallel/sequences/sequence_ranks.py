@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from loop_models import LOOPS, SHORT, Looped
-from sequence_models import BETWEEN, Between, Documents
+from sequence_models import BETWEEN, Between, Documents, Hard
 from shared_plan import shared_plan
 from torch import nn
 
@@ -46,6 +46,33 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def gathered(net: Network) -> list[str]:
     """The calls that every rank computes."""
     return [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
+
+
+def hard_values() -> Measured:
+    """Scans of rows that are hard, and the gradients of these rows, beside one process."""
+    model, rows = Hard().double(), torch.tensor(Hard.ROWS, dtype=torch.float64)[None]
+    net = synth.parallelize(copy.deepcopy(model), rows.shape, plan={"w": 4}, input_gradient=True, check=False)
+    given, found = [rows.clone().requires_grad_() for _ in range(2)], []
+    for each, values in zip((net, model), given, strict=True):
+        found.append(each(values))
+        (found[-1] * torch.arange(1.0, 13).double()).sum().backward()
+    grads = [torch.nan_to_num(each.grad) for each in given]
+    kinds = [type(step).__name__ for step in net.program.steps.values()]
+    return {"values": apart(*found), "gradients": apart(*grads), "scans": kinds.count("Scan")}
+
+
+def half(name: str) -> Measured:
+    """By how far a model under autocast to bfloat16 is from float64: on the ranks, and in one process."""
+    model, given = sequence_model(name, 32).float(), given_to(name, 1, 32)
+    right = copy.deepcopy(model).double()(*given)
+    net = synth.parallelize(copy.deepcopy(model), (1, 3, 32), plan={"w": 4}, check=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        outs = net(given[0].float()), model(given[0].float())
+    for out in outs:
+        out.float().square().sum().backward()
+    grads = [(a.grad, b.grad) for a, b in zip(net.parameters(), model.parameters(), strict=True)]
+    ours, plain = (apart(out.double(), right) for out in outs)
+    return {"ours": ours, "one process": plain, "gradients": max(apart(*pair) for pair in grads)}
 
 
 def compared(

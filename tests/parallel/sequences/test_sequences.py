@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from loop_models import Loop, Looped, backwards, in_place, late, nonlinear, number, twice
 from rank_pool import RankPool
 from sequence_models import BETWEEN, Between, SelectiveScan
@@ -16,7 +17,7 @@ from synth.network.file import parse_network
 from synth.parallel.front_end.trace_model import trace_model
 
 WHOLE = ["lstm", "gru"]  # whose sequence stays whole, so that samples are divided
-MANY = [name for name in BETWEEN if name not in (*WHOLE, "associative")]
+MANY = [name for name in BETWEEN if name not in WHOLE]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,21 @@ def test_models_whose_positions_are_cut_are_those_of_one_process(ranks: RankPool
     assert_as_one_process(ranks, ["scans", "mamba"], 19)
     assert_as_one_process(ranks, ["loops"], 10, 1, "w", False)
     assert_as_one_process(ranks, ["lstm"], 8, 4, "w", False)
+
+
+@pytest.mark.ranks
+def test_scans_of_zeros_equal_rows_and_what_is_no_number(ranks: RankPool) -> None:
+    for found in ranks.call("hard_values"):
+        assert found["scans"] == 5
+        assert max(found["values"], found["gradients"]) < 1e-12
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_scans_under_autocast_are_as_precise_as_in_one_process(ranks: RankPool) -> None:
+    for found in ranks.call("half", "mamba"):
+        assert found["ours"] < max(3 * found["one process"], 0.01)
+        assert found["gradients"] < 0.05
 
 
 @pytest.mark.ranks
@@ -103,6 +119,47 @@ def test_a_loop_over_positions_is_a_scan_and_a_call_of_all_turns() -> None:
     words = [operation_name(node) for node in graph.nodes]
     assert words.count("affine_scan") == words.count("mapped_rows") == 1
     assert len(words) < 30
+
+
+def scanned(combine: Any) -> Any:
+    """Two rows of channels, scanned by torch's associative scan."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        rows = x[:, :4].sigmoid(), x[:, 4:]
+        made: torch.Tensor = associative_scan(combine, rows, dim=2, combine_mode="generic")[1]
+        return made
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda one, other: (one[0] * other[0], other[0] * one[1] + other[1]),
+        lambda one, other: (other[0] * one[0], torch.add(other[1], torch.mul(one[1], other[0]))),
+        lambda one, other: (one[0] * other[0], torch.addcmul(other[1], other[0], one[1])),
+    ],
+)
+def test_an_associative_scan_of_affine_maps_is_one_scan(combine: Any) -> None:
+    graph = trace_model(Between(scanned(combine), 4), (1, 3, 1024)).graph
+    assert [operation_name(node) for node in graph.nodes].count("affine_scan") == 1
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda one, other: (one[0] * other[0], one[0] * one[1] + other[1]),
+        lambda one, other: (one[0] * other[0], other[0] * one[1] + 2 * other[1]),
+        lambda one, other: (one[0] + other[0], other[0] * one[1] + other[1]),
+        lambda one, other: (one[0] * other[0], other[0] * one[1] + one[1]),
+        lambda one, other: (one[0] * other[0], torch.add(other[0] * one[1], other[1], alpha=2)),
+    ],
+)
+def test_other_associative_scans_are_refused_with_their_line(combine: Any) -> None:
+    with pytest.raises(ValueError, match=r"associative_scan combines rows in another way .*\(test_sequences"):
+        trace_model(Between(scanned(combine), 4), (1, 3, 32))
 
 
 def operation_name(node: Any) -> str:
