@@ -147,3 +147,12 @@ def test_the_tutorial_shows_its_files() -> None:
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     assert f"```python\n{(ROOT / 'examples/tutorial.py').read_text(encoding='utf-8')}```" in text
     assert f"```yaml\n{(ROOT / 'examples/networks/tutorial.yaml').read_text(encoding='utf-8')}```" in text
+
+
+@pytest.mark.usefixtures("site")
+def test_numbers_of_tables_are_told_from_words() -> None:
+    number = module("conf").NUMBER
+    for text in ("9.9", "1,837,191", "164 864", "< 1", "17.6 %", "3.5 ms", "866 KiB", "0.27", "1e-6", "-"):
+        assert number.fullmatch(text), text
+    for text in ("b=8", "60 Mbit/s", "5 | 6", "synth", "2 of 4", "conv2"):
+        assert not number.fullmatch(text), text

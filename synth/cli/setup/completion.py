@@ -10,7 +10,7 @@ from synth.base.extras import extra_needed
 from synth.cli.parser import declare
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
-FILES = ("FILE", "LAYER", "NET", "PLAN.json", "CSV")  # arguments that name files
+FILES = ("FILE", "LAYER", "NET", "PLAN.json", "A.json", "B.json", "CSV")  # arguments that name files
 
 
 def register(subparsers: Any) -> None:
