@@ -70,6 +70,7 @@ class LeanProgram:
     ker_size: str
     used_rows: bool
     check_constants: tuple[str, ...]
+    started: str  # as many ranks as may be started
     alone: tuple[str, ...]  # the statements of `one_process`
     operands: tuple[str, ...]
 
@@ -145,6 +146,7 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
             f"RESULTS = {_listed(results)}",
             *_words(plan),
         ),
+        started=_started(plan),
         alone=_alone(plan, made),
         operands=tuple(
             f'{role.lower()}_own = sample("{role}", {tensor.upper()}_SHAPE, owned("{tensor}", at))'
@@ -167,6 +169,12 @@ def _local(plan: Plan) -> dict[str, Any]:
         "flat_dout": "dout.flatten(1, 2)" if grouped else "dout",
         "ker_size": "[made[0] * made[1], *made[2:]]" if grouped else "made",
     }
+
+
+def _started(plan: Plan) -> str:
+    if plan.procs > plan.used_procs:
+        return f"{plan.used_procs} to {plan.procs} ranks"
+    return "1 rank" if plan.procs == 1 else f"{plan.procs} ranks"
 
 
 def _call(of: Signature) -> str:

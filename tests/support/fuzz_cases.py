@@ -214,8 +214,8 @@ NEEDED: dict[str, list[st.SearchStrategy[list[str]]]] = {
 ENDS: dict[str, list[st.SearchStrategy[list[str]]]] = {
     "plan": [*PLANNING, switch("--json", "--certify", "--explain", "--relax"), OUTPUT,
              flag("--explain", "latex", "text"), flag("--stop-after", "nest", "grid", "schedule"),
-             flag("--solver", "path", "mip", "elimination")],
-    "emit": [*PLANNING, switch("--standalone", "--module"), OUTPUT, flag("--walltime", "00:10:00"),
+             flag("--solver", "path", "mip", "elimination"), flag("--from", "l.yaml", "absent.json", "-")],
+    "emit": [*PLANNING, switch("--standalone", "--module", "--lean"), OUTPUT, flag("--walltime", "00:10:00"),
              flag("--sbatch", "job.sbatch", "/dev/null"), flag("--ranks-per-node", "1", "4")],
     "simulate": [*PLANNING, switch("--json")],
     "bounds": [flag("--memory", "1KiB:1MiB"), flag("--points", "3"), flag("--balance", "0.5"),
@@ -225,6 +225,7 @@ ENDS: dict[str, list[st.SearchStrategy[list[str]]]] = {
                 flag("--batch", "8"), flag("--groups", "2"), flag("--segments", "4"), flag("--flows", "2"),
                 flag("--reuse", "0.5"), switch("--json")],
     "schema": [], "errata": [], "doctor": [switch("--json")], "certify": [], "report": [OUTPUT],
+    "explain": [OUTPUT, switch("--json")], "diff": [OUTPUT, switch("--json")],
 }  # fmt: skip
 
 
@@ -259,6 +260,7 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
                 ),
                 ["plan", "l.yaml", *SMALL, "--pass", "training"],
                 *(["emit", "l.yaml", *SMALL, *more] for more in ([], ["--standalone", "-o", "p.py"])),
+                ["emit", "l.yaml", *SMALL, "--lean"],
                 ["simulate", "l.yaml", *SMALL, "--count"],
                 ["bounds", "l.yaml", *SMALL, "--bounds-only"],
             ]
@@ -301,20 +303,29 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
                 ["emit", "p.json", "--module"],
                 ["simulate", "p.json", "--count"],
                 ["report", "p.json"],
+                ["emit", "p.json", "--lean"],
+                ["plan", "--from", "p.json", "--stop-after", "grid"],
+                ["plan", "--from", "p.json", "--json"],
+                ["explain", "p.json", "--json"],
+                ["diff", "p.json", "p.json"],
             ]
         ),
         p_json=st.deferred(lambda: edited_json(planned()) | edited_json(planned("training"))),
     ),
     "network plan": _case(
-        _fixed("report", "p.json", "-o", "r.html"), p_json=st.deferred(lambda: edited_json(planned_network()))
+        st.sampled_from(
+            [["report", "p.json", "-o", "r.html"], ["explain", "p.json"], ["diff", "p.json", "p.json"]]
+        ),
+        p_json=st.deferred(lambda: edited_json(planned_network())),
     ),
     "certificate": _case(_fixed("certify", "c.json"), c_json=st.deferred(lambda: edited_json(certified()))),
     "arguments": _case(
         _lines(
             *((command, "l.yaml") for command in ("plan", "emit", "simulate", "bounds")),
             *((command, "n.yaml") for command in ("plan", "replay", "predict")),
-            *((command, "two.yaml") for command in ("plan", "report", "certify")),
-            *((command,) for command in ("plan", "emit", "schema", "errata", "doctor")),
+            *((command, "two.yaml") for command in ("plan", "report", "certify", "explain")),
+            *((command,) for command in ("plan", "emit", "schema", "errata", "doctor", "diff")),
+            ("diff", "l.yaml", "two.yaml"),
         ),
         l_yaml=st.sampled_from(LAYERS),
         n_yaml=st.sampled_from(NETWORKS),
