@@ -24,7 +24,7 @@ TURNS = 4  # of the shortest loop that is rewritten
 OTHERWISE = ("only", "arguments", "passes", "differs", "changes")  # of calls that are not always alike
 PLACES = ("autocast", "regions", "region", "grad")  # metadata that all calls of a loop share
 Nodes = tuple["fx.Node", ...]
-Body = Callable[[Sequence["torch.Tensor"]], Any]
+Step = Callable[[Sequence["torch.Tensor"], Sequence["torch.Tensor"]], Any]  # of values so far, of operands
 
 
 def map_loops(graph: fx.Graph, operators: Operators) -> None:
@@ -238,15 +238,18 @@ class LoopWriter:
 
         turns = _Turns(self, len(parts))
         try:
-            body = turns.body(parts)
-        except _Unlike:
+            place = turns.place(parts)
+        except (_Unlike, RecursionError):  # or a turn is very long
             return None
         if not turns.reads or not turns.calls:
             return None
 
         def part(*given: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = body(given)
-            return made if shape is None else made.reshape(shape)
+            made = list[Any]()
+            for step in turns.steps:
+                made.append(step(made, given))
+            result: torch.Tensor = made[place]
+            return result if shape is None else result.reshape(shape)
 
         reads = [each for _, each in turns.reads]
         sources = [self._source(rows, len(parts)) for rows, _ in turns.reads]
@@ -257,6 +260,7 @@ class _Turns:
     """Finds what all turns of a loop do.
 
     reads: of blocks of rows. whole: tensors that all turns read. calls: how many calls a turn makes.
+    steps: make the values of a turn, in order.
     """
 
     def __init__(self, writer: LoopWriter, turns: int) -> None:
@@ -264,22 +268,25 @@ class _Turns:
         self.reads: list[tuple[Rows, RowRead]] = []
         self.whole: list[fx.Node] = []
         self.calls = 0
-        self.known: dict[Nodes, Body] = {}
+        self.steps: list[Step] = []
+        self.known: dict[Nodes, int] = {}
 
-    def body(self, nodes: Nodes) -> Body:
-        """What makes some values, one of each turn. Raises `_Unlike`."""
+    def place(self, nodes: Nodes) -> int:
+        """Which step makes some values, one of each turn. Raises `_Unlike`."""
         if nodes not in self.known:
-            self.known[nodes] = self._same(nodes[0]) if len({*nodes}) == 1 else self._body(nodes)
+            step = self._same(nodes[0]) if len({*nodes}) == 1 else self._step(nodes)
+            self.known[nodes] = len(self.steps)
+            self.steps.append(step)
         return self.known[nodes]
 
-    def _same(self, node: fx.Node) -> Body:
+    def _same(self, node: fx.Node) -> Step:
         """A tensor that all turns read."""
         if node not in self.whole:
             self.whole.append(node)
         place = self.whole.index(node)
-        return lambda given: given[len(self.reads) + place]
+        return lambda made, given: given[len(self.reads) + place]
 
-    def _body(self, nodes: Nodes) -> Body:
+    def _step(self, nodes: Nodes) -> Step:
         from synth.runtime.tracing.expressions import DRAWS, is_expression
 
         if len({*nodes}) < len(nodes):
@@ -294,7 +301,7 @@ class _Turns:
             raise _Unlike
         return self._call(nodes)
 
-    def _rows(self, rows: Rows) -> Body:
+    def _rows(self, rows: Rows) -> Step:
         from synth.runtime.rules.mapped_rows import RowRead, picked_rows
 
         read = RowRead(rows.dim, rows.size)
@@ -304,9 +311,9 @@ class _Turns:
             self.reads.append((rows, read))
             known.append(key)
         place = known.index(key)
-        return lambda given: picked_rows(given[place], rows.moved)
+        return lambda made, given: picked_rows(given[place], rows.moved)
 
-    def _call(self, nodes: Nodes) -> Body:
+    def _call(self, nodes: Nodes) -> Step:
         """The same function in all turns, with the same arguments beside its tensors."""
         from torch import fx
 
@@ -317,13 +324,13 @@ class _Turns:
         shown = {repr(fx.node.map_arg((node.args, node.kwargs), lambda _: None)) for node in nodes}
         if len(shown) > 1 or len({*map(len, operands)}) > 1 or not operands[0]:
             raise _Unlike
-        given = [self.body(each) for each in zip(*operands, strict=True)]
+        places = [self.place(each) for each in zip(*operands, strict=True)]
         self.calls += 1
         function: Any = nodes[0].target
         call = nodes[0].args, nodes[0].kwargs  # the node will be erased
 
-        def run(tensors: Sequence[torch.Tensor]) -> Any:
-            fresh = iter([each(tensors) for each in given])
+        def run(made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Any:
+            fresh = iter([made[place] for place in places])
             args: Any = fx.node.map_arg(call, lambda _: next(fresh))
             return function(*args[0], **args[1])
 

@@ -121,6 +121,30 @@ def test_a_loop_over_positions_is_a_scan_and_a_call_of_all_turns() -> None:
     assert len(words) < 30
 
 
+def squared(turns: int) -> Any:
+    """Each row by itself, by calls that read what the one before made twice."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        made = []
+        for row in x.unbind(2):
+            for _ in range(turns):
+                row = row * row.sigmoid() + row
+            made.append(row)
+        return torch.stack(made, 2)
+
+    return call
+
+
+@pytest.mark.parametrize(("turns", "calls"), [(20, 1), pytest.param(450, 0, marks=pytest.mark.slow)])
+def test_long_turns_are_one_call_that_makes_every_value_once_or_stay(turns: int, calls: int) -> None:
+    graph = trace_model(Between(squared(turns)), (1, 3, 4)).graph
+    found = [node.target for node in graph.nodes if operation_name(node) == "mapped_rows"]
+    assert len(found) == calls
+    rows = torch.randn(1, 8, 4, dtype=torch.float64) / 9
+    for each in found:
+        torch.testing.assert_close(each(rows), squared(turns)(rows))
+
+
 def scanned(combine: Any) -> Any:
     """Two rows of channels, scanned by torch's associative scan."""
 
