@@ -38,6 +38,9 @@ from synth.network.plan.report import report
 from synth.network.planner.margins_of_plan import NEAR, with_margins
 from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.request import NetworkRequest
+from synth.prediction.predict import predict
+from synth.prediction.prediction import PredictionRequest
+from synth.prediction.profile import NominalRate
 
 Index = tuple[int, ...]
 
@@ -402,6 +405,9 @@ def test_the_choice_for_time_is_the_best_of_all(alpha: float) -> None:
     assert parse_network_plan(json.dumps(data), "plan.json") == data
     jsonschema.validate(data, network_plan_file_schema())
     assert "seconds" in report(plans[-1])
+    asked = PredictionRequest(network, machine, NominalRate(machine), 4, 1, training=False)
+    total = predict(asked, "plan").total
+    assert total.compute + total.comm == pytest.approx(costs[-1], rel=1e-9)
 
 
 def test_a_plan_for_time_has_margins_unless_they_are_forbidden() -> None:
