@@ -302,19 +302,26 @@ def _open(bucket: Bucket, tensors: LocalTensors, rounds: dict[int, Sums]) -> Non
 def _packed(
     shared: Sequence[Shared], process_groups: ProcessGroups, size: int
 ) -> list[Bucket]:
-    """Buckets in the order in which they become complete."""
+    """Buckets in the order in which they become complete.
+
+    A parameter that fills a bucket has one of its own. Smaller ones before and behind it
+    share another.
+    """
     replicated = process_groups.ranks.replica_count > 1
     open_: dict[tuple[Any, ...], Bucket] = {}
     buckets = []
     for each in shared:
         key = each.ranks, each.dtype
         bucket, more = open_.get(key), each.words * each.dtype.itemsize
-        if bucket is None or bucket.bytes + more > size:
+        alone = more >= size
+        if bucket is None or alone or bucket.bytes + more > size:
             group = process_groups.of(
                 each.ranks, purpose="gradients", all_replicas=replicated
             )
-            bucket = open_[key] = Bucket(group)
+            bucket = Bucket(group)
             buckets.append(bucket)
+            if not alone:
+                open_[key] = bucket
         bucket.shared.append(each)
         bucket.bytes += more
     places = {each.key: place for place, each in enumerate(shared)}

@@ -158,6 +158,9 @@ def test_a_bucket_starts_when_its_last_gradient_is_there() -> None:
     assert exposed([other, None, half, None, half, None], free) == 3.0  # another group, another bucket
     assert exposed([other, None, half, None, half, None], [0.0] * 5) == 5.0
     assert exposed([None] * 6, free) == 0.0
+    full = Gradient(1.0, 0.0, 1.0)
+    assert exposed([half, full, None, None, None, half], free) == 2.0  # both halves, at the end
+    assert exposed([None, full, None, None, half, half], free) == 0.0
 
 
 @pytest.mark.parametrize("beta", [1e-11, BETA, 1e-9, 1e-8])

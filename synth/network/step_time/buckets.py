@@ -65,6 +65,9 @@ def exposed(gradients: Sequence[Gradient | None], free: Sequence[float]) -> floa
         each = gradients[layer]
         if each is None:
             continue
+        if each.part >= 1:  # in a bucket of its own, and the open one stays open
+            ready.append((layer, each.seconds))
+            continue
         if each.group in open_ and sum(one.part for one in open_[each.group]) + each.part > 1:
             close(each.group)
         open_.setdefault(each.group, []).append(each)

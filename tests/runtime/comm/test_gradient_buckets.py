@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 
-from synth.runtime.comm.gradient_buckets import Bucket
+from synth.runtime.comm.gradient_buckets import Bucket, Buckets, Shared
 
 PARTS = [torch.arange(6.0).reshape(2, 3), torch.arange(4.0)]
 
@@ -40,3 +43,17 @@ def test_memory_is_kept_only_where_that_is_asked_for() -> None:
     bucket = Bucket(None)
     bucket.joined(PARTS)
     assert bucket.flat is None
+
+
+def test_a_parameter_that_fills_a_bucket_has_its_own() -> None:
+    """The small ones before and behind it share a message, which is complete with the last of them."""
+    groups: Any = SimpleNamespace(ranks=SimpleNamespace(replica_count=1), of=lambda *args, **more: None)
+    words = {"a": 10, "b": 100, "c": 10, "d": 25, "e": 3}
+    shared = [Shared(name, (0, 1), each, torch.float32, name) for name, each in words.items()]
+    made = Buckets(shared, groups, size=100).buckets
+    assert [[each.key for each in bucket.shared] for bucket in made] == [["d"], ["b"], ["e", "c", "a"]]
+    assert [bucket.step for bucket in made] == ["d", "b", "a"]
+    each = Buckets(shared, groups, size=0).buckets
+    assert [bucket.shared[0].key for bucket in each] == ["e", "d", "c", "b", "a"]
+    (one,) = Buckets(shared, groups).buckets
+    assert [each.key for each in one.shared] == ["e", "d", "c", "b", "a"]
