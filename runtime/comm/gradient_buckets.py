@@ -304,8 +304,8 @@ def _packed(
 ) -> list[Bucket]:
     """Buckets in the order in which they become complete.
 
-    A parameter that fills a bucket has one of its own. Smaller ones before and behind it
-    share another.
+    A parameter that fills a bucket has one of its own. Smaller ones before and behind
+    it share another.
     """
     replicated = process_groups.ranks.replica_count > 1
     open_: dict[tuple[Any, ...], Bucket] = {}
