@@ -53,10 +53,11 @@ class Before:
     """What the ranks do before the backward pass of a forward pass.
 
     text: what it is called in messages. versions: of what it reads. latest: the last
-    backward pass of any network, as autograd numbers them, and its ranks.
+    backward pass of any network, as autograd numbers them, and the id of its ranks,
+    which are not kept alive.
     """
 
-    latest: tuple[int, Ranks | None] = -1, None
+    latest: tuple[int, int] = -1, 0
 
     def __init__(
         self, ranks: Ranks, text: Callable[[], str], versions: Versions
@@ -69,7 +70,7 @@ class Before:
         Raises `RuntimeError` on all ranks for a changed tensor, `NotImplementedError`
         if gradients of a network are to have gradients.
         """
-        Before.latest = torch._C._current_graph_task_id(), self.ranks
+        Before.latest = torch._C._current_graph_task_id(), id(self.ranks)
         what, changed = self.text(), self.versions.changed()
         if torch.is_grad_enabled():
             raise NotImplementedError(

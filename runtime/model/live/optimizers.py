@@ -46,7 +46,7 @@ class TermOfLoss:
 
     def _require_other(self, task: int) -> None:
         network = self.network()
-        if network is not None and Before.latest == (task, network.ranks):
+        if network is not None and Before.latest == (task, id(network.ranks)):
             raise ValueError(
                 f"the loss of the network reads {GIVEN} ({self.name}), whose gradients"
                 " train nothing; compute this term from net.parameters()"
