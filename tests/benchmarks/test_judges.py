@@ -34,8 +34,8 @@ from benchmarks.judges.one_case import Comparison, Right
 from benchmarks.judges.selection import Selection, exists
 from benchmarks.judges.table import by_name, expected_failures, page
 
-EVERY = 90  # of so many cases one is run
-LEAST = 100  # cases that are equal
+EVERY = 180  # of so many cases one is run
+LEAST = 40  # cases that are equal
 
 
 def run(processes: Processes, results: Path, *flags: str, seconds: float = 280) -> str:

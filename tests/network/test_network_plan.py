@@ -241,7 +241,8 @@ layers:
 
 
 @pytest.mark.parametrize(
-    ("name", "training"), [("vgg16", False), pytest.param("cosmoflow", True, marks=pytest.mark.slow)]
+    ("name", "training"),
+    [pytest.param(*each, marks=pytest.mark.slow) for each in (("vgg16", False), ("cosmoflow", True))],
 )
 def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")

@@ -36,7 +36,9 @@ def test_costs_of_layers_are_the_words_of_their_tilings() -> None:
     two, shape = nn.Sequential(*list(model())[3:]), (8, 32, 8, 8, 8)
     ample = synth.plan_model(two, shape, PROCS)
     tiled = 0
-    for share in (1.0, 0.7):
+    for share in (1.0, 0.7, 0.6, 0.5):  # how tight these are depends on what kernels copy
+        if tiled:
+            break
         plan = synth.plan_model(two, shape, PROCS, memory=int(share * ample.held_bytes))
         layers = list(zip(plan.layer_costs, plan.tilings, plan.layer_classes, strict=True))
         weighted = [(cost, tiling.words) for cost, tiling, kind in layers if kind.weighted]

@@ -20,6 +20,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
+@pytest.mark.slow
 def test_the_first_network_of_a_machine_may_be_of_float64(ranks: RankPool) -> None:
     assert max(ranks.call("first_in_float64")) < 1e-10
 

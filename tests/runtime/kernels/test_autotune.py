@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
 from torch.nn import functional
@@ -30,6 +30,7 @@ def whole_numbers(*shape: int) -> torch.Tensor:
     return torch.randint(-3, 4, shape).double()
 
 
+@settings(max_examples=40)
 @given(
     dims=st.integers(1, 3),
     taps=st.integers(1, 4),
