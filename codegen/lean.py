@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from textwrap import indent
 from typing import Any
 
@@ -16,7 +15,7 @@ from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.codegen.inline_runtime import names_of_text, used_functions
 from synth.codegen.lower import refuse_lone_pass, refuse_resident
-from synth.codegen.parts.constants import LISTED
+from synth.codegen.parts.constants import LISTED, tuple_text, words_by_rank
 from synth.codegen.parts.header import header, title
 from synth.codegen.parts.index_functions import dims_of, layer_axes
 from synth.codegen.parts.lean_body import LeanBody, LeanFunction
@@ -158,10 +157,11 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
 def _local(plan: Plan) -> dict[str, Any]:
     """How torch is called on a block, where the layer has rows."""
     grouped, windows = plan.layer.groups > 1, [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
+    strides, dilations = (tuple_text([getattr(w, of) for w in windows]) for of in ("stride", "dilation"))
     return {
         "dims": len(windows),
         "conv": plan.layer.kind,
-        "numbers": f"{_tuple([w.stride for w in windows])}, 0, {_tuple([w.dilation for w in windows])}",
+        "numbers": f"{strides}, 0, {dilations}",
         "groups_of_map": ", made[1]" * grouped,
         "groups_of_ker": ", made[0]" * grouped,
         "flat_in": "in_.flatten(1, 2)" if grouped else "in_",
@@ -275,18 +275,13 @@ def _windows(plan: Plan) -> list[str]:
     return [*lines, "}"]
 
 
-def _gaps(window: Window) -> bool:
-    """Whether rows of the user's tensor are left out, as no window reads them."""
-    return (window.first, window.step, window.period) != (0, 1, len(window.kept))
-
-
 def _used_rows(plan: Plan) -> list[str]:
     """Dimension of In -> the user's rows that windows read, where they do not read all."""
     lead = 3 if plan.layer.groups > 1 else 2
     lines = []
     for dim, axis in enumerate(plan.layer.spatial_axes, lead):
         window = plan.nest.windows[axis]
-        if _gaps(window):
+        if window.is_reduced:
             lines.append(f"    {dim}: {_rows(window)},")
     return (
         ["USED = {  # dimension of In -> the rows that the stride does not skip", *lines, "}"]
@@ -310,7 +305,7 @@ def _shapes(plan: Plan) -> list[str]:
     if layer.spatial_axes:
         shapes["In"][-len(layer.spatial_axes) :] = layer.input[2:]
     needed = [t for t in TENSORS if t != "Out" or plan.task != "forward" or plan.layer.groups > 1]
-    return [f"{tensor.upper()}_SHAPE = {_tuple(shapes[tensor])}" for tensor in needed]
+    return [f"{tensor.upper()}_SHAPE = {tuple_text(shapes[tensor])}" for tensor in needed]
 
 
 def _torch_call(plan: Plan) -> list[str]:
@@ -320,23 +315,18 @@ def _torch_call(plan: Plan) -> list[str]:
         return []
     zeros: list[int] = []
     rows = zip(layer.input[2:], layer.kernel, layer.output_shape[2:], strict=True)
-    numbers = zip(layer.stride, layer.dilation, layer.zeros, strict=True)
-    for (size, taps, made), (stride, dilation, (before, _)) in zip(rows, numbers, strict=True):
+    steps = zip(layer.stride, layer.dilation, layer.zeros, strict=True)
+    for (size, taps, made), (stride, dilation, (before, _)) in zip(rows, steps, strict=True):
         read = stride * (made - 1) + dilation * (taps - 1) + 1
         zeros = [before, max(0, read - before - size), *zeros]
-    return [f"STRIDE, DILATION, ZEROS = {_tuple(layer.stride)}, {_tuple(layer.dilation)}, {_tuple(zeros)}"]
+    numbers = ", ".join(map(tuple_text, (layer.stride, layer.dilation, zeros)))
+    return [f"STRIDE, DILATION, ZEROS = {numbers}"]
 
 
 def _words(plan: Plan) -> list[str]:
     """The planned words: the most of any rank, and those of each rank."""
-    d = plan.distribution
-
-    def entry(words: Mapping[str, int], *more: str) -> str:
-        return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in (*TENSORS, *more)) + "}"
-
-    entries = ((rank, entry(plan.received.at(d.at(rank)))) for rank in d.ranks)
-    changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
-    most = f"MOST = {entry(plan.words, 'total')}"
+    words, changes = words_by_rank(plan, (*TENSORS, "total"), TENSORS)
+    most = f"MOST = {words}"
     if len(changes) > LISTED:
         return [most, "WORDS = {0: {}}  # too many different ranks to list"]
     rows = (f"    {rank}: {text}," for rank, text in changes)
@@ -346,10 +336,6 @@ def _words(plan: Plan) -> list[str]:
 def _listed(texts: Sequence[str]) -> str:
     """A tuple of expressions."""
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
-
-
-def _tuple(values: Sequence[int]) -> str:
-    return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
 
 
 # -- the layer in one process -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from synth.codegen.parts.roles import role_names
@@ -213,11 +214,12 @@ def _torch_call(plan: Plan) -> list[str]:
     if not layer.spatial_axes:
         return lines
     zeros = tuple(before for before, _ in layer.zeros)
-    numbers = ", ".join(map(_tuple, (layer.stride, zeros, layer.dilation)))
+    numbers = ", ".join(map(tuple_text, (layer.stride, zeros, layer.dilation)))
     return [*lines, f"STRIDE, PADDING, DILATION = {numbers}"]
 
 
-def _tuple(values: tuple[int, ...]) -> str:
+def tuple_text(values: Sequence[int]) -> str:
+    """A tuple of numbers."""
     return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
 
 
@@ -229,7 +231,7 @@ def _transposed(plan: Plan) -> list[str]:
     if plan.classes:
         divided = {axis: plan.nest.windows[axis].size for axis, _ in plan.classes}
         rows = tuple(divided.get(a, n) for a, n in zip(plan.layer.spatial_axes, rows, strict=True))
-    return [f"TRANSPOSED = {_tuple(rows)}  # rows of In, read or not"]
+    return [f"TRANSPOSED = {tuple_text(rows)}  # rows of In, read or not"]
 
 
 def _gradients(plan: Plan) -> list[str]:
@@ -239,19 +241,26 @@ def _gradients(plan: Plan) -> list[str]:
     return [f'GRADIENTS = ("{plan.gradients[0]}",)  # that a step makes']
 
 
-def _words(plan: Plan) -> list[str]:
-    names = ("In", "Ker", "Out", "halo", "total")
+def words_by_rank(
+    plan: Plan, of_most: Sequence[str], of_each: Sequence[str]
+) -> tuple[str, list[tuple[int, str]]]:
+    """The planned words, by name: the most of any rank, and (rank, words) where a rank's are other ones."""
 
-    def entry(words: dict[str, int]) -> str:
+    def entry(words: Mapping[str, int], names: Sequence[str]) -> str:
         return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in names) + "}"
 
     d = plan.distribution
-    entries = ((rank, entry(plan.received.at(d.at(rank)))) for rank in d.ranks)
+    entries = ((rank, entry(plan.received.at(d.at(rank)), of_each)) for rank in d.ranks)
     changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
+    return entry(plan.words, of_most), changes
+
+
+def _words(plan: Plan) -> list[str]:
+    most, changes = words_by_rank(plan, (*TENSORS, "halo", "total"), (*TENSORS, "halo", "total"))
     lines = ["# Words received, as planned: by the rank that receives most, and by each rank."]
     if plan.task != "forward":
         lines.append("# A gradient counts as its tensor: dIn as In.")
-    lines.append(f"MOST = {entry(plan.words)}")
+    lines.append(f"MOST = {most}")
     if len(changes) > LISTED:
         return [*lines, "WORDS = {}  # too many different ranks to list"]
     rows = [f"    {rank}: {text}," for rank, text in changes]

@@ -104,8 +104,7 @@ def _extents(plan: Plan) -> str:
     sizes = plan.nest.loop_extents()
     indices = [*layer_axes(plan), *(KERNEL_OF[a] for a in SPATIAL if a in plan.layer.spatial_axes)]
     text = " ".join(f"{index}={sizes[index]}" for index in indices)
-    windows = [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
-    skips = any((w.first, w.step, w.period) != (0, 1, len(w.kept)) for w in windows)
+    skips = any(plan.nest.windows[axis].is_reduced for axis in plan.layer.spatial_axes)
     return text + ("; In without the rows that the stride skips" if skips else "")
 
 

@@ -52,6 +52,11 @@ def lines_along(layout: Layout, dim: int) -> list[Line] | None:
     return lines
 
 
+def own_line(lines: Sequence[Line], ranks: Ranks) -> Line:
+    """The line that this rank is in; () where it has no words."""
+    return next((line for line in lines if ranks.me in line), ())
+
+
 def _beside(box: Box, dim: int) -> Box:
     """A box without one of its dimensions."""
     return (*box[:dim], *box[dim + 1 :])

@@ -21,6 +21,7 @@ from synth.runtime.comm.prefix_exchange import (
     Line,
     beside_words,
     exclusive_prefix,
+    own_line,
     words_received,
 )
 from synth.runtime.comm.redistribute import Count
@@ -68,8 +69,7 @@ class CutAffineScan(NamedTuple):
     @property
     def line(self) -> Line:
         """That of this rank; () where it has no words."""
-        me = self.layout.ranks.me
-        return next((line for line in self.lines if me in line), ())
+        return own_line(self.lines, self.layout.ranks)
 
     def __call__(
         self,
@@ -130,7 +130,7 @@ class _AffineScan(torch.autograd.Function):
         if len(line) > 1:
             state = _states(rows, before, fresh)[-1]
             found = exclusive_prefix(
-                [state, _product(factors, scan.dim)], line, composed, ranks, count
+                [state, factors.prod(scan.dim)], line, composed, ranks, count
             )
             before = before if found is None else found[0]
         states = torch.stack(_states(rows, before, fresh), scan.dim)
@@ -152,7 +152,7 @@ class _AffineScan(torch.autograd.Function):
         if len(line) > 1:
             for factor, own in reversed(rows):
                 after = factor * (own + after)
-            state = [after, _product(factors, dim)]
+            state = [after, factors.prod(dim)]
             found = exclusive_prefix(state, line, composed, ranks, ctx.count)
             after = torch.zeros_like(before) if found is None else found[0]
         made = []
@@ -178,8 +178,3 @@ def _states(
         before = term if fresh and not made else factor * before + term
         made.append(before)
     return made
-
-
-def _product(factors: torch.Tensor, dim: int) -> torch.Tensor:
-    """The product of all factors along a dimension, one for each of the others."""
-    return factors.prod(dim)

@@ -26,6 +26,7 @@ from synth.runtime.comm.prefix_exchange import (
     beside_words,
     exclusive_prefix,
     lines_along,
+    own_line,
     words_received,
 )
 from synth.runtime.comm.redistribute import Count
@@ -125,8 +126,7 @@ class CutScan(NamedTuple):
     @property
     def line(self) -> Line:
         """That of this rank; () where it has no words."""
-        me = self.layout.ranks.me
-        return next((line for line in self.lines if me in line), ())
+        return own_line(self.lines, self.layout.ranks)
 
     def __call__(
         self, shard: torch.Tensor, dtype: torch.dtype, count: Count

@@ -103,6 +103,11 @@ class Window:
         return self.source(self.size - 1) == self.size - 1 if self.size else True
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether the reduced rows are other rows of the user's tensor, as a stride skips some."""
+        return (self.first, self.step, self.period) != (0, 1, len(self.kept))
+
+    @property
     def span(self) -> int:
         """Rows from the first to the last kernel tap of one output position."""
         return self.dilation * (self.kernel - 1) + 1

@@ -21,9 +21,9 @@ from synth.runtime.compiled.optimizers import after_step
 from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
+GIVEN = "parameters of the model that was given to parallelize"
 # network -> of each parameter of the model: id -> its name, and where its words are.
 # They are not kept: the model may be gone, and its parameters be the optimizer's alone
-GIVEN = "parameters of the model that was given to parallelize"
 _GIVEN: weakref.WeakKeyDictionary[nn.Module, Mapping[int, tuple[str, int]]]
 _GIVEN = weakref.WeakKeyDictionary()
 
@@ -69,9 +69,7 @@ def _hook() -> None:
     """Once in a process."""
     register_optimizer_step_post_hook(after_step(_require_trained))
     clip_grad, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
-    own = getattr(
-        clip_grad, name
-    )  # what clip_grad_norm_ calls; torch has no hook of it
+    own = getattr(clip_grad, name)  # clip_grad_norm_ calls it; torch has no hook there
 
     def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Protocol
 
@@ -132,11 +132,8 @@ class _Words:
     ) -> NetworkPlan:
         """Those by input rows have their words."""
         costs, covered = list(made.layer_costs), _covered(found.walked.graph)
-        for i, node in enumerate(made.network.planned):
-            if node.name in choice.turned:
-                costs[i] = turned[node.name][1]
-            elif node.name in covered:
-                costs[i] = 0
+        for i, name, by_input_rows in _changed(made, choice, covered):
+            costs[i] = turned[name][1] if by_input_rows else 0
         return replace(made, layer_costs=tuple(costs))
 
 
@@ -181,11 +178,8 @@ class _Seconds:
         network, graph = made.network, found.walked.graph
         layers, covered = list(made.timed.layers), _covered(graph)
         by_layer = self.steps.by_layer(made.placed_grids)
-        for i, node in enumerate(network.planned):
-            if node.name in choice.turned:
-                layers[i] = by_layer[i]
-            elif node.name in covered:
-                layers[i] = self.alone[i]
+        for i, _, by_input_rows in _changed(made, choice, covered):
+            layers[i] = by_layer[i] if by_input_rows else self.alone[i]
         for name, tensor in graph.items():
             layer = network.parts[name][0].node
             if tensor.covered and layer is not None:
@@ -194,6 +188,13 @@ class _Seconds:
                 layers[at] = replace(layers[at], forward=layers[at].forward + more)
         timed = replace(made.timed, layers=tuple(layers))
         return replace(made, timed=timed, layer_costs=tuple(each.total for each in layers))
+
+
+def _changed(plan: NetworkPlan, choice: Choice, covered: Set[str]) -> Iterator[tuple[int, str, bool]]:
+    """Place and name of each layer whose grid is chosen with margins, and whether it is cut by input rows."""
+    for i, node in enumerate(plan.network.planned):
+        if node.name in choice.turned or node.name in covered:
+            yield i, node.name, node.name in choice.turned
 
 
 def _covered(graph: RowGraph) -> set[str]:
@@ -217,11 +218,8 @@ def _chosen(
     for options in (_by_input_rows(plan, turned, covered, costs), {}):
         choice = choose_cuts(graph, work, options, tried, costs.prices)
         placed = list(plan.placed_grids)
-        for i, node in enumerate(network.planned):
-            if node.name in choice.turned:
-                placed[i] = turned[node.name][0]
-            elif node.name in covered:
-                placed[i] = replace(placed[i], turned=())
+        for i, name, by_input_rows in _changed(plan, choice, covered):
+            placed[i] = turned[name][0] if by_input_rows else replace(placed[i], turned=())
         made = row_graph(network, placed, plan.request.procs)
         if _covered(made) == covered - choice.turned:
             return choice, placed, made

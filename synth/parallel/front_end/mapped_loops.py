@@ -94,10 +94,6 @@ class LoopWriter:
         self.behind = made
         return made
 
-    def finish(self) -> fx.Node:
-        """The last call that was written."""
-        return self.behind
-
     def erase(self, node: fx.Node) -> None:
         """Erase a call that nobody reads, and those before it of which that is so."""
         from synth.runtime.tracing.expressions import may_change

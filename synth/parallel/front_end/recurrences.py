@@ -125,7 +125,7 @@ def _roll(graph: fx.Graph, operators: Operators, found: Recurrence) -> None:
     moved = sorted((node for node in later if order[node] < order[last]), key=order.__getitem__)
     between = nodes[order[moved[0]] : order[last] + 1] if moved else []
     free = all(_may_move(node, operators) for node in between)
-    if _is_full(found) and free and uniform([found.states[0], *map_calls(between)]):
+    if _is_full(found) and free and uniform([found.states[0], *_calls(between)]):
         _write(graph, LoopWriter(graph, operators, last, found.states[0]), found, moved)
 
 
@@ -135,7 +135,7 @@ def _is_full(found: Recurrence) -> bool:
     return all(term.meta["value"].shape == shape for term in found.terms)
 
 
-def map_calls(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+def _calls(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """Calls among nodes that depend on the input."""
     return [node for node in nodes if node.op.startswith("call") and not node.meta.get("expression")]
 
@@ -180,7 +180,7 @@ def _write(graph: fx.Graph, writer: LoopWriter, found: Recurrence, moved: Sequen
         writer.call(torch.select, (states, dim, place), each.meta["value"])
         for place, each in enumerate(found.states)
     ]
-    behind = writer.finish()
+    behind = writer.behind
     for node in moved:
         behind.append(node)
         behind = node
