@@ -104,8 +104,8 @@ def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int 
 
     Of the grids for all layers, those are tried that cost the least without margins. planner: without a limit
     of memory. Within a limit, margins get narrower until a step fits, or are left out. Where many
-    rounds of exchanges are left, of plans of nearly equal words, which margins give that are chosen as if an
-    exchange cost more, that of the fewest rounds is taken; seconds have the price of a round in them.
+    rounds of exchanges are left, margins are chosen again as if an exchange cost more. Of the plans of nearly
+    equal words, that of the fewest rounds is taken. Seconds have the price of a round in them.
     """
     made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
     tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
