@@ -22,6 +22,10 @@ KINDS: dict[str, tuple[str, str]] = {
         "show it with `synth report`, run it with `synth.parallelize(model, shape, plan=...)`",
     ),
     "certificate": ("a certificate of a lower bound", "check it with `synth certify`"),
+    "network-certificate": (
+        "a certificate of the bound of a network",
+        "check it with `synth certify`",
+    ),
     "profile": ("a profile of times per layer", "name it after --profile of `synth predict`"),
     "program": ("an emitted program", "start it with torchrun"),
     "script": ("a script for SLURM", "submit it with sbatch"),

@@ -15,11 +15,11 @@ from synth.network.layer_or_network import network_request
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
+    from synth.network.request import NetworkRequest
 
 # arguments of `plan` beside those of `PlanRequest` that have no meaning for a network -> their defaults
 FOR_ONE_LAYER: dict[str, Any] = {
     "relax": False,
-    "certify": False,
     "constants": None,
     "explain": None,
     "stop_after": "plan",
@@ -31,6 +31,15 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
     from synth.network.file import load_network
     from synth.network.planner.planner import plan_network
 
+    request = network_request_of(args)
+    report_progress = _report_progress if wants_progress(args) else None
+    plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
+    detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")
+    return plan
+
+
+def network_request_of(args: argparse.Namespace) -> NetworkRequest:
+    """What the arguments ask for. Raises `UsageError` for those of one layer."""
     recompute = getattr(args, "recompute", 0.0)  # a replay has none
     for name, default in FOR_ONE_LAYER.items():
         value = getattr(args, name, default)
@@ -40,10 +49,7 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
     explain = getattr(args, "explain", None)
     if explain and not request.most_recompute:  # else it says why margins pay
         raise UsageError(_of_one_layer(args, "explain", explain))
-    report_progress = _report_progress if wants_progress(args) else None
-    plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
-    detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")
-    return plan
+    return request
 
 
 def _of_one_layer(args: argparse.Namespace, name: str, value: Any) -> str:

@@ -25,8 +25,12 @@ PRINTED = {  # kind -> command lines
     "predictions": [f"predict {NET} --procs 4 --machine lassen --json"],
     "replay": [f"replay {NET} --procs 4 --machine lassen --json"],
     "doctor": ["doctor --json"],
-    "certificate": [f"plan {SMALL} --procs 4 --certify", f"plan {SMALL} --procs 4 --memory 128KiB --certify"],
-    "certified": ["certify bound.json --json"],
+    "certificate": [
+        f"plan {SMALL} --procs 4 --certify",
+        f"plan {SMALL} --procs 4 --memory 128KiB --certify",
+        f"plan {NET} --procs 4 --certify",
+    ],
+    "certified": ["certify bound.json --json", "certify family.json --json"],
     "errata": ["errata --json"],
     "plan": [f"plan {SMALL} --procs 4 --json", f"plan {SMALL} --procs 4 --pass training --json"],
     "network-plan": [f"plan {NET} --procs 4 --json"],
@@ -39,6 +43,7 @@ MADE = {
     "net.json": f"plan {NET} --procs 4 --json",
     "step.json": f"plan {NET} --procs 4 --pass training --objective time --machine lassen --json",
     "bound.json": f"plan {SMALL} --procs 4 --certify",
+    "family.json": f"plan {NET} --procs 4 --certify",
 }
 LONG = {"bounds", "symbolic_bound", "doctor"}  # they load torch, sympy or a solver
 # what starts ranks is checked in tests of `run`; a single prediction is an entry of several

@@ -258,7 +258,6 @@ def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) ->
     ("flags", "said"),
     [
         ("--strategy 2.5D", "--strategy 2.5D is for one layer"),
-        ("--certify", "--certify is for one layer"),
         ("--explain", "--explain text is for one layer"),
         ("--stop-after grid", "--stop-after grid is for one layer"),
         ("--panels 3", "--panels 3 is for one layer"),

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from synth.base.file_kinds import refuse_other_file
+from synth.base.errors import UsageError
+from synth.base.file_kinds import kind_of, refuse_other_file
 from synth.cli.arguments import json_text, text_or_nothing
 from synth.cli.output import show
 from synth.cli.parser import declare
@@ -34,9 +35,24 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the chain that was checked. Raises `InputError` or `CheckError`."""
+    text = text_or_nothing(args.certificate)
+    of_network = kind_of(text) == "network-certificate"
+    if not of_network:
+        refuse_other_file(text, args.certificate, "certificate")
+    lines = _of_network(args) if of_network else _of_layer(args)
+    if args.json:
+        sys.stdout.write(
+            json_text({"schema": "synth.certified/1", "file": args.certificate, "checked": lines})
+        )
+    else:
+        show("\n".join(lines) + "\n")
+    return 0
+
+
+def _of_layer(args: argparse.Namespace) -> list[str]:
+    """The lines of a certificate of a layer."""
     from synth.bounds.certificate_check import check_file, read_certificate
 
-    refuse_other_file(text_or_nothing(args.certificate), args.certificate, "certificate")
     lines = check_file(args.certificate)
     if args.plan:
         from synth.analysis.certificate import check_plan
@@ -47,10 +63,25 @@ def run(args: argparse.Namespace) -> int:
         from synth.bounds.proved_check import prove
 
         lines += prove(read_certificate(args.certificate), args.certificate)
-    if args.json:
-        sys.stdout.write(
-            json_text({"schema": "synth.certified/1", "file": args.certificate, "checked": lines})
-        )
-    else:
-        show("\n".join(lines) + "\n")
-    return 0
+    return lines
+
+
+def _of_network(args: argparse.Namespace) -> list[str]:
+    """The lines of a certificate of a network."""
+    from synth.network.plan.plan_file import NetworkPlanFile
+    from synth.network.planner.family_certificate import check_file
+
+    if args.proved:
+        raise UsageError("--proved is about certificates of layers, not of a network; leave it out")
+    plan = None
+    if args.plan:
+        from synth import read_plan
+
+        given = read_plan(args.plan)
+        if not isinstance(given, NetworkPlanFile):
+            raise UsageError(
+                f"--plan {args.plan} is the plan of a layer, but the certificate is of a network; name the"
+                " plan of the network"
+            )
+        plan = given
+    return check_file(args.certificate, plan)

@@ -131,8 +131,15 @@ def _one_layer(args: argparse.Namespace) -> str:
 
 
 def _run_network(args: argparse.Namespace) -> int:
-    from synth.cli.network_arguments import network_plan_of
+    from synth.cli.network_arguments import network_plan_of, network_request_of
 
+    if args.certify:
+        from synth.network.file import load_network
+        from synth.network.planner.family_certificate import family_certificate
+
+        request = network_request_of(args)
+        put(json_text(family_certificate(load_network(args.layer), request)), args.output)
+        return 0
     plan = network_plan_of(args)
     if args.json:
         from synth.network.plan.plan_json import to_json

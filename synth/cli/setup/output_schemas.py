@@ -253,6 +253,23 @@ class Certificate(Object):
     digest: str
 
 
+class NetworkCertificate(Object):
+    """`synth plan NET.yaml --certify`; numbers are whole words."""
+
+    schema: Literal["synth.network-certificate/1"]
+    claim: str
+    network: str
+    procs: Count
+    balance: str
+    mode: Literal["training", "inference"]
+    layers: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    potentials: list[dict[str, Any]]
+    words: Words
+    digest: str
+
+
 class Certified(Object):
     """`synth certify --json`: the steps that were checked."""
 
@@ -396,7 +413,7 @@ OUTPUTS: dict[str, tuple[type[Object], ...]] = {  # kind -> the objects that may
     "prediction": (Prediction,),
     "replay": (Replay,),
     "doctor": (Doctor,),
-    "certificate": (Certificate,),
+    "certificate": (Certificate, NetworkCertificate),
     "certified": (Certified,),
     "errata": (Errata,),
     "diff": (Diff,),

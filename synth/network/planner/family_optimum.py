@@ -68,6 +68,9 @@ class FamilySearch:
         ranks = distinct(np.linspace(0, request.procs - 1, FEW_RANKS).astype(np.int32))
         self.on_few = EdgePrices(network, request, classes, class_of, distributions, ranks)
         self.position = {node.name: i for i, node in enumerate(network.planned)}
+        self.looked_at: list[list[PlacedGrid]] = [
+            [] for _ in classes
+        ]  # options that layers alone do not leave out
         self.kinds = {
             (class_of[self.position[edge.source]], class_of[self.position[edge.target]])
             for edge in network.edges
@@ -89,6 +92,7 @@ class FamilySearch:
             [option for grid in each.grids.grids(some) for option in each.ordered(grid)]
             for each, some in zip(self.candidates, places, strict=True)
         ]
+        self.looked_at = placed
         for ranks in (FEW_RANKS, self.procs):
             bound, rows = self._forest(*self._tables(placed, self.on_few))
             if bound >= left_out:

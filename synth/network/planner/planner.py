@@ -462,16 +462,20 @@ class _NetworkPlanner:
         exact = request.objective == "words" and request.limit_bytes is None
         if not exact or request.procs > MAX_EXACT_RANKS:
             return FamilyOptimum(self._least(solution.cost))
-        search = FamilySearch(
+        return self.family.optimum(solution.cost)
+
+    @cached_property
+    def family(self) -> FamilySearch:
+        """The search over all plans of the family."""
+        return FamilySearch(
             self.network,
-            request,
+            self.request,
             self.classes,
             self.class_of,
             self.candidates,
             self.prices,
             self.distributions,
         )
-        return search.optimum(solution.cost)
 
     def _busy(self, table: OptionTable) -> BusyStep | None:
         """The fastest choice of options that use as many processes as any option of their layer."""

@@ -1,0 +1,191 @@
+"""Certificates of the bound of a network: counted twice, never above a plan, no false number is accepted."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from test_family_optimum import BRANCHES, CHAIN, RESIDUAL, planner_of, tried
+
+from synth.base.errors import CheckError, InfeasibleError, InputError
+from synth.cli.main import main
+from synth.network.file import load_network, parse_network
+from synth.network.planner.family_certificate import check, check_file, digest, family_certificate
+from synth.network.planner.planner import plan_network
+from synth.network.request import NetworkRequest
+
+ROOT = Path(__file__).parents[2]
+CHECKER = ROOT / "artifact/check_network.py"
+VOLUME = """
+network: volume
+input: [1, 2, 9, 8, 7]
+layers:
+  - {name: a, conv3d: {out_channels: 4, kernel: 3, padding: 1, bias: true}}
+  - {name: s, conv3d: {out_channels: 4, kernel: 1, stride: 2}}
+  - {name: g, conv3d: {out_channels: 6, kernel: [1, 3, 2], stride: [1, 3, 1], groups: 2}}
+  - {name: t, conv3d: {out_channels: 2, kernel: 3, dilation: [1, 1, 2], padding: 2}, from: [a]}
+"""
+NETWORKS = {"chain": CHAIN, "residual": RESIDUAL, "branches": BRANCHES, "volume": VOLUME}
+Change = Callable[[dict[str, Any]], object]
+
+
+def request_of(procs: int, mode: str) -> NetworkRequest:
+    return NetworkRequest(procs, training=mode == "training", resident_weights=mode == "inference")
+
+
+@pytest.fixture(scope="module")
+def alone() -> ModuleType:
+    """The checker of the artifact, which shares no code with synth."""
+    spec = importlib.util.spec_from_file_location("artifact_check_network", CHECKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("procs", [3, pytest.param(4, marks=pytest.mark.slow), 6])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_two_checkers_accept_it_and_it_is_near_the_plan(
+    name: str, procs: int, mode: str, alone: ModuleType
+) -> None:
+    network, request = parse_network(NETWORKS[name], name), request_of(procs, mode)
+    data = family_certificate(network, request)
+    assert check(data)[-1] == f"so {data['claim']}"
+    assert alone.check(json.loads(json.dumps(data))) == data["claim"]
+    plan = plan_network(network, request)
+    assert 0.9 * plan.cost <= data["words"] <= plan.cost
+
+
+def test_no_choice_is_cheaper() -> None:
+    """All choices of a small network, one by one."""
+    network = parse_network(CHAIN, "chain")
+    assert family_certificate(network, request_of(4, "training"))["words"] <= tried(
+        planner_of(network, procs=4, training=True)
+    )
+
+
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
+def test_volumes_on_sixteen_processes(mode: str, alone: ModuleType) -> None:
+    """The bound is the cost: no plan of the family receives fewer words."""
+    network = load_network(ROOT / "examples/networks/cosmoflow.yaml")
+    data = family_certificate(network, request_of(16, mode))
+    assert data["words"] == plan_network(network, request_of(16, mode)).cost > 0
+    check(data)
+    alone.check(data)
+
+
+def _raised(key: str, more: int = 1) -> Change:
+    return lambda data: data.update({key: data[key] + more})
+
+
+def _option(data: dict[str, Any]) -> None:
+    """More words of the cheapest option of a class whose words are known."""
+    for each in data["classes"]:
+        for option in each["options"]:
+            option[-1] += 1
+
+
+CHANGES: dict[str, Change] = {
+    "words": _raised("words"),
+    "procs": _raised("procs"),
+    "balance": lambda data: data.update(balance="0.5"),
+    "mode": lambda data: data.update(mode="inference"),
+    "options": _option,
+    "least": lambda data: [each.update(least=each["least"] + 10**6) for each in data["classes"]],
+    "an option": lambda data: data["classes"][0]["options"].pop(0),
+    "potentials": lambda data: data["potentials"][0].update(
+        of_source=[n + 1 for n in data["potentials"][0]["of_source"]]
+    ),
+    "twice": lambda data: data["potentials"].append(data["potentials"][0]),
+    "edges": lambda data: data["edges"].clear(),
+    "back": lambda data: [each.update(back=False) for each in data["edges"]],
+    "layers": lambda data: data["layers"].pop(),
+    "a field": lambda data: data.update(more=1),
+    "problem": lambda data: data["classes"][0]["problem"].update(out_channels=4),
+    "more of a problem": lambda data: data["classes"][0]["problem"].update(dtype="float32"),
+    "fewer words": lambda data: data.update(words=1),
+    "claim": lambda data: data.update(claim="no plan receives fewer than 1 word"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_number_is_refused_by_both(name: str, alone: ModuleType) -> None:
+    data = copy.deepcopy(_certificate())
+    CHANGES[name](data)
+    data["digest"] = digest(data)
+    for checker in (check, alone.check):
+        with pytest.raises((CheckError, alone.Wrong, LookupError, ValueError, TypeError)):
+            checker(data)
+
+
+def _certificate() -> dict[str, Any]:
+    network = parse_network(RESIDUAL, "residual")
+    return family_certificate(network, request_of(6, "training"))
+
+
+def test_an_edit_without_a_new_digest_is_refused(tmp_path: Path) -> None:
+    data = _certificate()
+    path = tmp_path / "bound.json"
+    path.write_text(
+        json.dumps({**data, "network": "other", "claim": data["claim"].replace("residual", "other")})
+    )
+    with pytest.raises(CheckError, match="the digest is that of the other fields"):
+        check_file(str(path))
+    path.write_text(json.dumps({**data, "classes": 3}))
+    with pytest.raises(InputError, match="is not a complete certificate"):
+        check_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ("{conv2d: {out_channels: 4, kernel: 3, dilation: 2, stride: 2}}", "has stride and dilation above 1"),
+        ("{conv2d: {out_channels: 4, kernel: 1, stride: 2, transposed: true}}", "to which no input row adds"),
+    ],
+)
+def test_what_it_does_not_cover_is_refused_by_name(layer: str, said: str) -> None:
+    network = parse_network(f"network: n\ninput: [1, 2, 9, 9]\nlayers:\n  - {layer}\n", "n")
+    with pytest.raises(InfeasibleError, match=said):
+        family_certificate(network, request_of(2, "training"))
+    with pytest.raises(InfeasibleError, match="at most 1024; take fewer"):
+        family_certificate(parse_network(CHAIN, "chain"), request_of(2048, "training"))
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net, bound, plan, other = (
+        tmp_path / name for name in ("net.yaml", "bound.json", "plan.json", "other.json")
+    )
+    net.write_text(CHAIN)
+    asked = ["plan", str(net), "--procs", "4", "--pass", "training"]
+    assert main([*asked, "--certify", "-o", str(bound)]) == 0
+    assert main([*asked, "--json", "-o", str(plan)]) == 0
+    assert main([*asked[:3], "2", "--json", "-o", str(other)]) == 0
+    assert main(["certify", str(bound), "--plan", str(plan)]) == 0
+    out = capsys.readouterr().out
+    assert "so no plan of chain of this family receives fewer than" in out
+    assert out.endswith(f"the plan {plan} has these layers, P and passes; it costs 1572 words\n")
+    assert main(["certify", str(bound), "--plan", str(other)]) == 5
+    assert "procs is 4 in it and 2 in the plan" in capsys.readouterr().err
+    assert main(["certify", str(bound), "--proved"]) == 2
+    assert main([*asked, "--certify", "--memory", "1GiB"]) == 4
+    assert "is given; leave it out" in capsys.readouterr().err
+    for paths, code, said in (
+        ([bound], 0, "proved: no plan"),
+        ([plan], 1, "WRONG"),
+        ([], 2, "name"),
+    ):
+        command = [sys.executable, "-I", "-S", str(CHECKER), *map(str, paths)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == code
+        assert said in done.stdout + done.stderr
