@@ -205,7 +205,7 @@ def test_constants_are_proved_just_above_their_values_and_not_below(
 def test_rows_of_the_artifact_are_run_and_compared(tmp_path: Path) -> None:
     runner = loaded(ROOT / "artifact/run.py")
     short = runner.rows()
-    assert len(short) == 11
+    assert len(short) == 12
     assert all(row.claim and row.commands for row in short)
     first, second = next(row.commands for row in short if len(row.commands) == 2)
     assert (first.split()[1], second.split()[1]) == ("plan", "simulate")
