@@ -69,6 +69,26 @@ def _typed(asked: Option, text: str) -> Any:
         return asked.typed(text) if asked.typed else text
 
 
+def add_recompute(command: Any) -> None:
+    """Declares --recompute, of plans of networks."""
+    command.add_argument(
+        "--recompute",
+        metavar="F",
+        type=_fraction,
+        help="network files, inference: extra multiply-adds that the busiest process may do on rows"
+        " of others, so that fewer words move between layers, e.g. 10%%; for time as many as pay, 0: none",
+    )
+
+
+def _fraction(text: str) -> float:
+    """A fraction, written as 0.1 or 10%."""
+    number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
+    try:
+        return float(number) / percent
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction; write 0.1 or 10%") from fault
+
+
 def add_balance(command: argparse.ArgumentParser) -> None:
     """Adds `--balance` with its default."""
     add_options(command, [each for each in OPTIONS if each.name == "balance"])

@@ -40,12 +40,11 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
 
 def network_request_of(args: argparse.Namespace) -> NetworkRequest:
     """What the arguments ask for. Raises `UsageError` for those of one layer."""
-    recompute = getattr(args, "recompute", 0.0)  # a replay has none
     for name, default in FOR_ONE_LAYER.items():
         value = getattr(args, name, default)
         if value not in (default, None) and (name, value) != ("explain", "text"):
             raise UsageError(_of_one_layer(args, name, value))
-    request = network_request(request_of(args), getattr(args, "whole_weights", False), recompute)
+    request = network_request(request_of(args), getattr(args, "whole_weights", False), args.recompute)
     explain = getattr(args, "explain", None)
     if explain and not request.most_recompute:  # else it says why margins pay
         raise UsageError(_of_one_layer(args, "explain", explain))

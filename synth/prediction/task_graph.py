@@ -6,11 +6,13 @@ layers, the halo, the stationary tensor, then panels of the streaming tensors wh
 computes, then the reduction. Where the runtime prefetches, Ker of the next layer is gathered while a layer
 computes, and the sums of dKer travel while the layer before computes its gradients. A layer with whole
 weights has no moves of Ker. Its part of the all-reduces of buckets travels after its backward-filter pass.
+With margins a layer computes rows of others as well and fetches no halo. Rows that it does not compute are
+fetched once, after the layer whose value they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -23,6 +25,9 @@ from synth.machine.layer_time import OPS, LayerTimer, PassTime, compute_seconds
 from synth.machine.many_groups import costs_on
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge
+from synth.network.margins.prices import SecondPrices
+from synth.network.margins.row_graph import row_graph
+from synth.network.margins.walk import walk
 from synth.network.plan.plan import NetworkPlan
 from synth.network.step_time.buckets import bucket_bytes
 from synth.schedule.distribution import Distribution
@@ -62,6 +67,7 @@ class _Lister:
         self.hides = plan.request.hides and not plan.request.resident_weights
         self.brought: dict[str, tuple[int, ...]] = {}  # layer -> the prefetch of its Ker
         self.waiting: list[Callable[[], object]] = []  # tasks to add beside the next computing
+        self.margins = _Margins(plan, machine) if plan.margins is not None else None
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
@@ -84,6 +90,7 @@ class _Lister:
             for (node, placed), kind in zip(nodes, self.plan.layer_classes, strict=True)
             if node.layer
         }
+        self.first = self._rows_of_others(None, ())
         for index, (node, _) in enumerate(nodes):
             if self.hides and index == 0:
                 self._prefetch(node.name, timers[node.name])
@@ -166,14 +173,54 @@ class _Lister:
         """The tasks of one pass of a layer: a walk over its schedule tree."""
         time = timer.passed(timer.wanted(True)[number])
         before = tuple(self._moved(name, number > 0)) if number < 2 else (self.last[name],)
-        if number and not before:
-            before = (self.after,)
+        if not before:
+            before = (self.after,) if number else self.first
         if number == 1:
             before = self._moved_behind(name, True, before)
         last = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
-        self.last[name] = last if number else self._moved_behind(name, False, (last,))[0]
+        if not number:
+            (last,) = self._rows_of_others(name, self._moved_behind(name, False, (last,)))
+        self.last[name] = last
         if time.pass_ == "backward-filter" and name in self.whole:
             self.waiting.append(partial(self._bucket, name, timer, last))
+
+    def _rows_of_others(self, layer: str | None, needs: tuple[int, ...]) -> tuple[int, ...]:
+        """Rows of others behind a layer, or of the network's input (None): computed, then fetched."""
+        for more in self.margins.behind(layer) if self.margins else ():
+            name, work, fetched, words = more
+            if work:
+                task = Task(f"{name} rows of others", "compute", (work, work), needs, (), layer or name)
+                needs = (self._add(task),)
+            if words:
+                sent = [0.0] * len(self.machine.levels)
+                outermost = split_over(self.machine, self.plan.request.procs).units()[-1][0]
+                sent[outermost] = float(words * self.plan.word_bytes)
+                task = Task(f"{name} rows", "network", (fetched, fetched), needs, tuple(sent), layer or name)
+                needs = (self._add(task),)
+        return needs
+
+
+class _Margins:
+    """What margins of a plan add to its layers."""
+
+    def __init__(self, plan: NetworkPlan, machine: Machine) -> None:
+        assert plan.margins is not None
+        self.covered, self.network = plan.margins.layers, plan.network
+        graph = row_graph(plan.network, plan.placed_grids, plan.request.procs)
+        self.walked, self.prices = walk(graph, plan.margins.rows), SecondPrices(plan.network, machine)
+
+    def behind(self, layer: str | None) -> Iterator[tuple[str, float, float, int]]:
+        """Tensors of a layer: name, seconds of computing and of fetching rows of others, fetched words.
+
+        As of own rows, only layers with a loop nest take time to compute.
+        """
+        for name, tensor in self.walked.graph.items():
+            boxes = self.walked.boxes[name]
+            if self.network.parts[name][0].node == layer:
+                more = name == layer and tensor.covered
+                work = float(self.prices.computing(tensor, boxes.computed)[0]) if more else 0.0
+                fetched = float(self.prices.fetching(tensor, *boxes)[0])
+                yield name, work, fetched, int(self.walked.fetched(name).max())
 
 
 class _PassTasks:
@@ -182,6 +229,7 @@ class _PassTasks:
     def __init__(self, lister: _Lister, layer: str, timer: LayerTimer, time: PassTime) -> None:
         self.add, self.machine, self.layer, self.timer = lister._add, lister.machine, layer, timer
         self.lister = lister
+        self.covered = lister.margins is not None and layer in lister.margins.covered
         self.program = timer.program(time.pass_, time.stationary, time.panels)
         self.pass_, self.panels, self.title = time.pass_, time.panels, f"{layer} {time.pass_}"
 
@@ -193,10 +241,10 @@ class _PassTasks:
             needs = (*needs, *self.lister.brought.get(self.layer, ()))
         for node in self.program.top():
             match node:
-                case Rows(direction="fetch"):
+                case Rows(direction="fetch") if not self.covered:
                     fetched = self._rows(node, before)
                     before, needs = fetched, (*fetched, *needs[len(before) :])
-                case Rows():
+                case Rows() if not self.covered:
                     (last,) = self._rows(node, (last,))
                 case Gather() if self._moves(node):
                     needs = (*needs, self._collective(node, before, "gather"))

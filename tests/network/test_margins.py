@@ -41,6 +41,7 @@ from synth.network.request import NetworkRequest
 from synth.prediction.predict import predict
 from synth.prediction.prediction import PredictionRequest
 from synth.prediction.profile import NominalRate
+from synth.prediction.replay import replay
 
 Index = tuple[int, ...]
 
@@ -405,9 +406,49 @@ def test_the_choice_for_time_is_the_best_of_all(alpha: float) -> None:
     assert parse_network_plan(json.dumps(data), "plan.json") == data
     jsonschema.validate(data, network_plan_file_schema())
     assert "seconds" in report(plans[-1])
+    _check_replay(plans[-1])
     asked = PredictionRequest(network, machine, NominalRate(machine), 4, 1, training=False)
     total = predict(asked, "plan").total
     assert total.compute + total.comm == pytest.approx(costs[-1], rel=1e-9)
+
+
+def _check_replay(plan: NetworkPlan) -> None:
+    """A replay fetches the rows of a plan, computes those of others, and has no halos beside them."""
+    assert plan.margins is not None
+    made = replay(plan)
+    fetched = {task.name: task for task in made.tasks if task.name.endswith(" rows")}
+    assert fetched.keys() == {f"{name} rows" for name in plan.margins.seconds}
+    for name, seconds in plan.margins.seconds.items():
+        task = fetched[f"{name} rows"]
+        assert task.seconds[0] == pytest.approx(seconds)
+        assert sum(task.sent) == plan.margins.words[name] * plan.word_bytes
+    halos = {task.layer for task in made.tasks if task.name.endswith("halo")}
+    assert not halos & plan.margins.layers
+    computing = sum(layer.forward for layer in plan.timed.layers) if plan.timed else 0.0
+    assert made.computing <= computing * (1 + 1e-9)
+
+
+def test_a_replay_has_the_margins_of_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of a plan for words; the command plans as `synth plan` does."""
+    net, machine = tmp_path / "net.yaml", tmp_path / "flat.yaml"
+    net.write_text(SMALL)
+    machine.write_text(
+        "machine: flat\nlevels: [{name: all, alpha: 1e-5, beta: 1e-9}]\ncompute: {rate: 1e10}\n"
+    )
+    rates = load_machine(machine)
+    request = NetworkRequest(4, machine=rates, resident_weights=True, recompute=0.25)
+    plan = plan_network(parse_network(SMALL, "small.yaml"), request)
+    assert plan.margins is not None
+    made = replay(plan)
+    moved = {task.name: sum(task.sent) for task in made.tasks if task.name.endswith(" rows")}
+    assert moved == {f"{name} rows": words * plan.word_bytes for name, words in plan.margins.words.items()}
+    asked = ["replay", str(net), "--procs", "4", "--machine", str(machine), "--json"]
+    found = []
+    for more in ([], ["--recompute", "0"], ["--objective", "words", "--recompute", "25%"]):
+        assert main([*asked, *more]) == 0
+        found.append(json.loads(capsys.readouterr().out)["seconds"])
+    assert found[0] < found[1]
+    assert found[2] == made.seconds
 
 
 def test_a_plan_for_time_has_margins_unless_they_are_forbidden() -> None:

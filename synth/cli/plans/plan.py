@@ -7,7 +7,7 @@ from typing import Any
 
 from synth.base.atomic_write import put
 from synth.base.errors import UsageError
-from synth.cli.arguments import add_request, json_text, plan_of
+from synth.cli.arguments import add_recompute, add_request, json_text, plan_of
 from synth.cli.output import show
 from synth.cli.parser import declare
 from synth.planning.request import STAGES
@@ -64,22 +64,7 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="network files, training for time: ranks may hold whole slices of weights, as with DDP",
     )
-    command.add_argument(
-        "--recompute",
-        metavar="F",
-        type=_fraction,
-        help="network files, inference: extra multiply-adds that the busiest process may do on rows"
-        " of others, so that fewer words move between layers, e.g. 10%%; for time as many as pay, 0: none",
-    )
-
-
-def _fraction(text: str) -> float:
-    """A fraction, written as 0.1 or 10%."""
-    number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
-    try:
-        return float(number) / percent
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(f"{text!r} is no fraction; write 0.1 or 10%") from fault
+    add_recompute(command)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put, staged
-from synth.cli.arguments import add_balance, json_text
+from synth.cli.arguments import add_balance, add_recompute, json_text
 from synth.cli.output import show
 from synth.cli.parser import declare
 from synth.planning.request import PlanRequest
@@ -45,6 +45,7 @@ def register(subparsers: Any) -> None:
     add(
         "--whole-weights", action="store_true", help="training for time: ranks may hold whole weights, as DDP"
     )
+    add_recompute(command)
     add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
     add("--report", metavar="FILE", help="write the report of the plan (HTML) with the timeline of the step")
     add("--json", action="store_true", help="print one JSON object")
