@@ -406,7 +406,8 @@ def test_the_choice_for_time_is_the_best_of_all(alpha: float) -> None:
     assert parse_network_plan(json.dumps(data), "plan.json") == data
     jsonschema.validate(data, network_plan_file_schema())
     assert "seconds" in report(plans[-1])
-    _check_replay(plans[-1])
+    if plans[-1].margins is not None:
+        _check_replay(plans[-1])
     asked = PredictionRequest(network, machine, NominalRate(machine), 4, 1, training=False)
     total = predict(asked, "plan").total
     assert total.compute + total.comm == pytest.approx(costs[-1], rel=1e-9)
