@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import Phase, settings
 from processes import SESSION, Processes, end_marked, new_mark
 
 settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 # `make mutants`: whether a test fails is all that counts, so failing cases are not made smaller
 settings.register_profile(
     "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
@@ -32,9 +35,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
+    tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("slow"):  # not keywords: folders of that name are among them
             item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
+        elif item.get_closest_marker("one_in"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        for item in left_out(cases):
+            item.add_marker(pytest.mark.skip(reason="one of many cases; run with --slow"))
+
+
+def left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Cases of a test that is marked `one_in(n)` that do not run without --slow.
+
+    The digests of their names choose, so that every parameter varies among those that run, and a new case
+    does not exchange the others.
+    """
+    (every,) = next(mark.args for mark in cases[0].iter_markers("one_in"))
+    ordered = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    return ordered[math.ceil(len(cases) / every) :]
 
 
 class FailuresAtOnce:

@@ -37,6 +37,7 @@ def test_a_layer_without_halo_has_no_gap_by_halos(layer: Layer) -> None:
     assert gap.halo == pytest.approx(0, abs=1e-4 * layer.nest.total_words)
 
 
+@pytest.mark.slow
 def test_gap_of_twelve_layers_and_the_table_of_the_documentation() -> None:
     text = Path("docs/gap.md").read_text(encoding="utf-8")
     found = {}

@@ -22,7 +22,7 @@ def anew(nest: Nest, procs: int, memory: float | None) -> float | None:
         return None
 
 
-@settings(derandomize=True, deadline=None, max_examples=6)
+@settings(derandomize=True, deadline=None, max_examples=3)
 @given(
     image_nests(groups=3), st.lists(st.tuples(st.integers(1, 300), st.floats(0.5, 9)), min_size=2, max_size=3)
 )

@@ -93,6 +93,7 @@ def all_lines(folder: Path, layer: Layer, procs: int) -> list[Line]:
     [(IMAGE, 4, PRODUCTS), (VOLUME, 4, PRODUCTS | SAMPLES), (MATRIX, 4, {"spatial"})],
     ids=lambda value: value.name if isinstance(value, Layer) else "",
 )
+@pytest.mark.one_in(3)
 def test_contenders_have_the_same_values(
     layer: Layer, procs: int, left_out: set[str], tmp_path: Path
 ) -> None:

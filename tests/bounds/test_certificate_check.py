@@ -41,6 +41,7 @@ def plan() -> Plan:
         ("examples/cosmoflow/conv5.yaml", 32),
     ],
 )
+@pytest.mark.one_in(3)
 def test_certificates_prove_what_plans_print(layer: str, procs: int) -> None:
     made = plan_layer(layer, procs)
     data = plan_certificate(made)
@@ -175,6 +176,7 @@ def mutants(data: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, A
         (Layer.conv1d((2, 3, 9), 4, 2), 2, None),
     ],
 )
+@pytest.mark.one_in(3)
 def test_every_changed_field_is_refused(tmp_path: Path, layer: Layer, procs: int, memory: str | None) -> None:
     data = plan_certificate(plan_layer(layer, procs, memory))
     file = tmp_path / "c.json"

@@ -53,7 +53,7 @@ def test_accessed_solution_is_feasible_and_costs_what_it_says(nest: Nest, procs:
     assert bound.words <= min(found) * (1 + SOLVER)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(image_nests(groups=3), st.integers(1, 300), st.floats(0.5, 4))
 def test_bound_is_below_received_relaxation(nest: Nest, procs: int, scale: float) -> None:
     slack = SOLVER * nest.total_words

@@ -55,6 +55,7 @@ TINY = [
 
 @pytest.mark.parametrize("nest", TINY, ids=str)
 @pytest.mark.parametrize("distributed", [False, True], ids=["eq3", "eq10"])
+@pytest.mark.one_in(3)
 def test_pruned_search_is_exact(nest: Nest, distributed: bool) -> None:
     for procs, memory in itertools.product((1, 4, 6), (20, 40, 10**6)):
         expected = exhaustive(nest, procs, memory, distributed)

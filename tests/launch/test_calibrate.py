@@ -319,6 +319,7 @@ def test_large_new_tensors_take_time_for_their_pages() -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_two_ranks_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "here.yaml"
     assert main([*ONCE, "-o", str(out)]) == 0, capsys.readouterr().err

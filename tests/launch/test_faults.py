@@ -59,6 +59,7 @@ def suffered(statement: str, folder: Path, *flags: str, hook: str = HOOK) -> Out
     ],
     ids=["killed", "stopped", "vanished", "left"],
 )
+@pytest.mark.one_in(3)
 def test_a_lost_rank_is_named(statement: str, code: int, tmp_path: Path) -> None:
     outcome = suffered(statement, tmp_path)
     assert outcome.codes[RANK] == code
@@ -69,6 +70,7 @@ def test_a_lost_rank_is_named(statement: str, code: int, tmp_path: Path) -> None
     assert "rank 3 (b=1 k=1): failed, last started" in outcome.output[3]
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     outcome = suffered("time.sleep(300)", tmp_path)
     assert set(outcome.codes) == {6}
@@ -114,6 +116,7 @@ def test_a_value_that_is_no_number_is_named(value: str, tmp_path: Path) -> None:
     ],
     ids=["nan", "inf", "shape", "dtype"],
 )
+@pytest.mark.one_in(3)
 def test_a_rank_with_other_data_is_named(statement: str, said: str, tmp_path: Path) -> None:
     told = named_by_all(suffered(statement, tmp_path, "--check", hook=BEFORE))
     assert f"last started the barrier before a run: {said}" in told
@@ -138,6 +141,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("rank-00002.json"))
 
 
+@pytest.mark.slow
 def test_another_plan_and_another_world_are_refused(tmp_path: Path) -> None:
     text = broken("pass").replace('PLAN = "', 'PLAN = "other" * (os.environ["RANK"] == "2") + "')
     outcome = run_ranks(text, 4, tmp_path, timeout=TIMEOUT)
@@ -226,6 +230,7 @@ def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) ->
     return process.returncode, told
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_its_ranks(tmp_path: Path, processes: Processes) -> None:
     code, told = run_and_disturb(tmp_path, signal.SIGINT, "synth.launch.run.render", processes)
     assert (code, told) == (130, "synth: interrupted\n")
@@ -239,6 +244,8 @@ def test_an_interrupted_run_ends_its_ranks(tmp_path: Path, processes: Processes)
         (signal.SIGKILL, -signal.SIGKILL),
     ],
 )
+@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_a_run_that_is_told_to_end_leaves_nothing(
     number: int, code: int, tmp_path: Path, processes: Processes
 ) -> None:
@@ -255,6 +262,7 @@ def test_ranks_do_not_outlive_their_supervisor(tmp_path: Path, processes: Proces
     assert "the process that supervises the ranks was ended" in told
 
 
+@pytest.mark.slow
 def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processes) -> None:
     mark, program = tmp_path / "mark", tmp_path / "program.py"
     program.write_text(broken("time.sleep(300)", mark))
@@ -279,6 +287,7 @@ def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processe
     assert "its launcher is gone" in told or "the launcher, who keeps the store at " in told
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\n" + broken("pass"))

@@ -75,6 +75,7 @@ def test_two_jobs_on_one_port_do_not_mix(tmp_path: Path, processes: Processes) -
 
 
 @pytest.mark.parametrize("most", [1000, 60_000], ids=["program", "results"])
+@pytest.mark.one_in(2)
 def test_a_full_folder_for_temporary_files_is_named(most: int, tmp_path: Path, processes: Processes) -> None:
     layer = tmp_path / "layer.yaml"
     layer.write_text("conv2d: {input: [8, 8, 32, 32], out_channels: 8, kernel: [3, 3], padding: 1}\n")
@@ -101,6 +102,7 @@ def test_a_full_folder_for_temporary_files_is_named(most: int, tmp_path: Path, p
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_not_killed(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     outcome = run_ranks(broken(SLOWED, mark), PLAN.procs, tmp_path, timeout=5 * TIMEOUT)
@@ -109,6 +111,7 @@ def test_a_slow_rank_is_not_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [-400, 400])
+@pytest.mark.one_in(2)
 def test_a_clock_that_jumps_loses_no_rank(days: int, tmp_path: Path) -> None:
     """As where a clock is set, or two hosts differ: no deadline reads the time of day."""
     mark = tmp_path / "mark"

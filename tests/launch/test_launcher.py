@@ -43,6 +43,7 @@ def test_codes_and_output(tmp_path: Path) -> None:
         ("sys.exit(7)", "rank 1 ended with code 7"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_the_rank_that_ends_first_is_named(statement: str, said: str, tmp_path: Path) -> None:
     begin = FairClock()
     outcome = ended(f"if RANK == 1: {statement}\ntime.sleep(60)", tmp_path)
@@ -148,6 +149,7 @@ def killed_in(statement: str, marks: int, number: int, tmp_path: Path, processes
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_rank_that_stays_stopped_ends_the_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -97,6 +97,7 @@ def searched(planner: _NetworkPlanner, cost: float) -> FamilyOptimum:
 
 @pytest.mark.parametrize("mode", [{"training": True}, {"resident_weights": True}, {}], ids=str)
 @pytest.mark.parametrize("text", [CHAIN, RESIDUAL, BRANCHES], ids=["chain", "residual", "branches"])
+@pytest.mark.one_in(3)
 def test_the_optimum_is_the_least_of_all_choices(text: str, mode: dict[str, bool]) -> None:
     network = parse_network(text, "small.yaml")
     for procs in (2, 4):

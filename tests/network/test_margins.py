@@ -372,6 +372,7 @@ def test_the_seconds_of_rows_of_others_are_those_of_a_longer_layer() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1e-7, 1e-5])
+@pytest.mark.one_in(2)
 def test_the_choice_for_time_is_the_best_of_all(alpha: float) -> None:
     """More latency makes more margins pay; a plan for time is never slower than without margins."""
     level = Level("all", None, alpha, 1e-9)

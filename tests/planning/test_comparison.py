@@ -134,6 +134,7 @@ def test_what_memory_forbids_is_shown_and_marked() -> None:
     assert tight.used_bytes <= 630_000
 
 
+@pytest.mark.slow
 def test_under_the_objective_time_every_strategy_is_at_its_fastest() -> None:
     made = plan(CONV4, 16, memory="40MB", objective="time", machine="lassen", pass_="training")
     assert made.timed is not None

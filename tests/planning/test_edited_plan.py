@@ -41,6 +41,7 @@ def test_a_file_that_nobody_edited_is_the_plan(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.one_in(3)
 def test_decisions_alone_make_the_plan(name: str) -> None:
     """What follows from them is left out, so nothing but the fields of `--as` is read."""
     kept = {"schema", "name", "problem", "procs", "grid", "pass", "passes", "order", "turned", "classes"}

@@ -32,7 +32,7 @@ def typed(made: Plan) -> Plan:
     return plan(made.layer, made.procs, made.limit_bytes, pass_=made.pass_, as_=one_line(made), **asked)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     layers(), st.integers(1, 12), st.sampled_from(TASKS), st.sampled_from([None, "khwcbgd"]), st.booleans()
 )

@@ -26,7 +26,7 @@ from synth.simulation.simulate import simulated
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1, name="conv4")
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(layers(), st.integers(1, 20))
 def test_a_plan_keeps_its_promises(layer: Layer, procs: int) -> None:
     """Values, words and memory, interpreted for all ranks; and no fewer words than the bound."""

@@ -31,7 +31,7 @@ PLAN = plan(LAYER, 12)
 DATA: dict[str, Any] = PLAN.to_json()
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(layers(), st.integers(1, 16), st.sampled_from(TASKS), st.sampled_from([None, *NAMED]))
 def test_there_and_back(layer: Layer, procs: int, task: str, strategy: str | None) -> None:
     made = plan(layer, procs, pass_=task, strategy=strategy, balance=10)

@@ -89,6 +89,7 @@ def test_a_profile_gives_the_rate_of_the_forward_pass() -> None:
     assert predict(asked(1, compute_times=times), "plan").total.compute == pytest.approx(8 * 3e-3, rel=0.1)
 
 
+@pytest.mark.slow
 def test_weights_beyond_the_memory_are_cut() -> None:
     """The plan then holds less, and a strategy that cannot is refused."""
     free = predict(asked(8), "plan")

@@ -16,6 +16,7 @@ from synth.reports.derivation import Symbols, explain, sections
 @pytest.mark.parametrize(
     "layer", ["conv", "grouped", "conv1d", "matmul", "resnet50/conv1_7x7", "cosmoflow/conv3"]
 )
+@pytest.mark.one_in(3)
 def test_numbers_are_those_of_the_plan(layer: str) -> None:
     plan = plan_layer(f"examples/{layer}.yaml", 16)
     parts = {part.title: part for part in sections(plan)}

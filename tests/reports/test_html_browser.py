@@ -188,6 +188,7 @@ def test_by_keyboard_and_in_the_dark(browser: Any, plans: dict[str, Plan], tmp_p
 
 
 @pytest.mark.parametrize("procs", [64, 4096])
+@pytest.mark.one_in(2)
 def test_shows_every_process_of_a_large_grid(browser: Any, procs: int, tmp_path: Path) -> None:
     opened(browser, plan_layer("examples/conv.yaml", procs), tmp_path)
     assert len(browser.find_elements("css selector", "#grid g")) == procs

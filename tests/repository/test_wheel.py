@@ -44,6 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.slow
 def test_the_wheel_is_reproducible(wheel: Path, tmp_path: Path) -> None:
     """Other times of the files, another order of sets: the same bytes."""
     again = built(tmp_path, seed="1", touched=1_600_000_000)
@@ -108,6 +109,7 @@ def ran(project: Path, command: list[str | Path]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_folders_of_the_project_would_be_imported(environment: Path, project: Path) -> None:
     """The trap works: whoever imports the bare name gets the user's folder."""
     for name in ("runtime", "codegen"):
@@ -122,6 +124,7 @@ def test_synth_comes_from_the_wheel(environment: Path, project: Path) -> None:
     assert not folder.is_symlink()
 
 
+@pytest.mark.slow
 def test_plan_emit_and_emitted_programs_work_beside_such_folders(environment: Path, project: Path) -> None:
     """As a command and as a module; the program of one process also runs, and checks its values."""
     python, synth = environment / "python", environment / "synth"
@@ -135,6 +138,7 @@ def test_plan_emit_and_emitted_programs_work_beside_such_folders(environment: Pa
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_run_works_beside_such_folders(environment: Path, project: Path) -> None:
     told = ran(project, [environment / "synth", "run", "layer.yaml", "--procs", "2", "--bench", "0"])
     assert "words   on every rank as planned" in told

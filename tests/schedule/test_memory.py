@@ -187,6 +187,7 @@ AS_GIVEN: Any = {"rows": {"h": "out", "w": "out"}, "classes": {"h": 1, "w": 1}}
         (Layer.matmul(8, 8, 8), {"k": 4}, "backward-data", 53, 0),
     ],
 )
+@pytest.mark.one_in(3)
 def test_the_least_sufficient_limit(
     layer: Layer, grid: dict[str, int], pass_: Task, words: int, above: int
 ) -> None:

@@ -55,6 +55,7 @@ def efforts(monkeypatch: pytest.MonkeyPatch) -> Efforts:
     return made
 
 
+@pytest.mark.slow
 def test_a_volume_in_training_within_few_mebibytes(efforts: Efforts) -> None:
     """It took minutes while each choice of reused tensors was tiled on its own.
 
@@ -81,7 +82,7 @@ def test_a_dilated_signal_within_half_as_much_again_as_it_needs(efforts: Efforts
     assert made.words["total"] == 8064
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @example(HALO_MOVES_ONCE, 0.0)
 @given(distributions(small_nests(4)), st.floats(0, 1))
 def test_a_tiling_is_found_if_it_moves_as_many_words_as_may_be(d: Distribution, share: float) -> None:
@@ -193,7 +194,7 @@ def test_no_step_within_the_memory_moves_fewer_words(nest: Nest, procs: int, sha
 TIGHT = (small_nests(5), st.integers(2, 16), st.sampled_from(TASKS), st.booleans(), st.floats(0, 0.6))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(*TIGHT)
 def test_no_grid_that_fits_is_missed(nest: Nest, procs: int, task: Task, turns: bool, share: float) -> None:
     request = within(nest, procs, task, turns, share)
@@ -203,7 +204,7 @@ def test_no_grid_that_fits_is_missed(nest: Nest, procs: int, task: Task, turns: 
     assert found.tiling.words == examined(request)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(*TIGHT, st.sampled_from([0, 1, 3, 10, 30, 100]))
 def test_an_impatient_search_says_what_it_has_not_proven(
     nest: Nest, procs: int, task: Task, turns: bool, share: float, patience: int

@@ -130,6 +130,7 @@ def test_the_gradient_with_more_sums_comes_first(grid: PerAxis, first: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training")])
+@pytest.mark.one_in(3)
 def test_interpreted_cases_move_the_planned_words(name: str) -> None:
     outcome = simulated(CASES[name])
     assert outcome.values

@@ -13,6 +13,7 @@ import numpy as np
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import gathers
+from synth.layer.window import out_size
 from synth.network.graph import Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
@@ -252,15 +253,22 @@ class LayerWords:
     def _torchs_call(self, plan: PassPlan, dims: int) -> ConvolutionCall | None:
         """The sizes of one call of the largest block, where torch is given the layer's own windows."""
         sizes, axes, nest = plan.sizes(self.footprints.work), SPATIAL[len(SPATIAL) - dims :], self.nest
-        windows = [nest.windows[axis] for axis in axes]
-        if nest.turned or any(window.divisor > 1 for window in windows) or nest.word_bytes != FLOAT:
+        windows = [nest.turn(nest.turned).windows[axis] for axis in axes]
+        if any(window.divisor > 1 for window in windows) or nest.word_bytes != FLOAT:
             return None
+        rows = [self.footprints.padded_rows(axis, plan).most for axis in axes]
+        made = [
+            out_size(read, window.kernel, window.stride, 0, window.dilation)
+            if axis in nest.turned
+            else getattr(sizes, axis)
+            for axis, window, read in zip(axes, windows, rows, strict=True)
+        ]
         call = ConvolutionCall(
             samples=sizes.b,
             channels=sizes.c * sizes.g,
             filters=sizes.k * sizes.g,
-            rows=tuple(self.footprints.padded_rows(axis, plan).most for axis in axes),
-            made=tuple(getattr(sizes, axis) for axis in axes),
+            rows=tuple(rows),
+            made=tuple(made),
             taps=tuple(window.kernel for window in windows),
             dilation=tuple(window.dilation for window in windows),
             stride=tuple(window.stride for window in windows),

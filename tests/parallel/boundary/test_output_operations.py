@@ -21,6 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("plan", [{"h": 2, "k": 2}, {"b": 2, "w": 2}], ids=str)
+@pytest.mark.one_in(2)
 def test_operations_are_those_of_one_process(plan: Any, ranks: RankPool) -> None:
     assert ranks.call("errors", plan) == [{}] * 4
 

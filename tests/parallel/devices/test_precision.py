@@ -45,12 +45,14 @@ def assert_as_one_process(ranks: RankPool, *case: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.one_in(3)
 def test_autocast_is_as_in_one_process(model: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, None, "bfloat16")
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("model", ["mixed", "volumes", pytest.param("skips", marks=pytest.mark.slow)])
+@pytest.mark.one_in(3)
 def test_autocast_with_every_plan(model: str, plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, PLANS[plan], "bfloat16")
 
@@ -91,6 +93,7 @@ def test_networks_that_are_converted_after(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("how", ["channels-last", "inside"])
 @pytest.mark.parametrize("plan", ["samples", "mixed"])
+@pytest.mark.one_in(2)
 def test_channels_last_and_backward_under_autocast(plan: str, how: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "mixed", PLANS[plan], "bfloat16", "float32", how)
 
@@ -119,6 +122,7 @@ def test_regions_of_the_model_are_honoured(low: str | None, ranks: RankPool) -> 
 
 
 @pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.one_in(2)
 def test_words_that_move_are_of_the_lower_precision(plan: str, ranks: RankPool) -> None:
     """As many words as in float32; the prefetched weights are cast before their gather starts."""
     wide, low = ranks.call("moved", PLANS[plan], None), ranks.call("moved", PLANS[plan], "bfloat16")
@@ -139,6 +143,7 @@ MOST = {"Out": 1.35, "dIn": 1.25, "dKer": 1.25, "dBias": 1.05}
 
 @pytest.mark.parametrize("low", ["bfloat16", "float16"])
 @pytest.mark.parametrize("grid", [{"c": 4}, {"k": 4}, {"b": 4}, {"h": 2, "c": 2}], ids=str)
+@pytest.mark.one_in(3)
 def test_sums_over_ranks_round_about_as_one_process(grid: dict[str, int], low: str, ranks: RankPool) -> None:
     """In half precision, added in half precision, Out along c=4 would have 1.5 errors of one process."""
     found = ranks.call("reductions", grid, low)

@@ -27,6 +27,7 @@ def first(names: Iterable[str], quick: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("loss", first(compile_ranks.LOSSES, 2))
+@pytest.mark.one_in(2)
 def test_a_compiled_module_around_a_network(loss: str, ranks: RankPool) -> None:
     for far, gradients, breaks in ranks.call("around", loss):
         assert far < 1e-5

@@ -45,6 +45,7 @@ def test_a_difference_is_told_to_all(
     ("what", "text"),
     [("missing file", "InputError: "), ("file", "another plan than rank 0")],
 )
+@pytest.mark.one_in(2)
 def test_a_rank_with_another_plan_file_is_named(
     what: str, text: str, ranks: RankPool, tmp_path: Path
 ) -> None:

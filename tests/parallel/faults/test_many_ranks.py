@@ -26,6 +26,7 @@ def suffered(size: int, rank: int, statement: str, folder: Path, *step: str) -> 
         pytest.param("os.kill(os.getpid(), signal.SIGSTOP)", "rank 3 is (lost|late)", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.one_in(3)
 def test_all_name_the_rank_that_few_of_them_watch(statement: str, named: str, tmp_path: Path) -> None:
     """Rank 0 reads the heartbeats of ranks 1, 2, 4, 6 and 7."""
     outcome = suffered(8, 3, statement, tmp_path)

@@ -33,6 +33,7 @@ def slow(function: str, seconds: float) -> str:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_ranks_join_twice_and_keep_their_signals(tmp_path: Path) -> None:
     outcome = joined("time.sleep(3)", tmp_path)  # longer than others wait before they look at each other
     assert outcome.code == 0, outcome.output
@@ -41,6 +42,7 @@ def test_ranks_join_twice_and_keep_their_signals(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.one_in(2)
 def test_a_rank_that_leaves_the_first_group_late_meets_the_others_again(rank: int, tmp_path: Path) -> None:
     """The others come back while rank 0 still keeps the store of the first group."""
     outcome = joined(slow("dist.destroy_process_group", 2.0), tmp_path, rank)
@@ -50,6 +52,7 @@ def test_a_rank_that_leaves_the_first_group_late_meets_the_others_again(rank: in
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.one_in(2)
 def test_ranks_that_leave_at_once_wait_for_one_that_still_reads_the_store(rank: int, tmp_path: Path) -> None:
     outcome = joined(slow("dist.PrefixStore.wait", 0.7), tmp_path, rank, "at once")
     assert outcome.code == 0, outcome.output
@@ -65,6 +68,8 @@ def test_ranks_that_leave_at_once_wait_for_one_that_still_reads_the_store(rank: 
         pytest.param("os.kill(os.getpid(), signal.SIGSTOP)", "was stopped", marks=SLOW),
     ],
 )
+@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_a_rank_that_does_not_join_is_named(statement: str, fate: str, rank: int, tmp_path: Path) -> None:
     clock = FairClock()
     outcome = joined(statement, tmp_path, rank)

@@ -97,6 +97,7 @@ def forked(rank: int, statement: str, folder: Path, *step: str, **variables: str
     return run_file(SCRIPT, 4, folder, *argv, variables=variables, seconds=100)
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> None:
     outcome = forked(2, "os._exit(0)", tmp_path, "0")
     assert [code for i, code in enumerate(outcome.codes) if i != 2] == [6] * 3
@@ -105,6 +106,7 @@ def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> 
         assert not re.search(r"rank [013] is (lost|late)", outcome.output[rank])
 
 
+@pytest.mark.slow
 def test_the_rank_that_keeps_the_store_is_named_if_it_ends_before_there_is_a_network(tmp_path: Path) -> None:
     outcome = forked(0, "os.kill(os.getpid(), signal.SIGKILL)", tmp_path, "0")
     for rank in (1, 2, 3):

@@ -30,6 +30,8 @@ def test_values_are_combined_on_all_ranks(size: int, pools: RankPools) -> None:
 
 
 @pytest.mark.parametrize("differs", [True, False])
+@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_what_is_given_is_compared(differs: bool, four: RankPool) -> None:
     told = four.call("outcomes", {"h": 2, "k": 2}, differs)
     assert all(each == told[0] for each in told)

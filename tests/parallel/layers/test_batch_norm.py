@@ -32,6 +32,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("word", [*(each for each in GROUPS if each != "free"), FREE])
+@pytest.mark.one_in(3)
 def test_groups_of_samples_are_normalized_apart(word: str, ranks: RankPool) -> None:
     found = ranks.call("train", word)
     groups = [each.pop("groups") for each in found]
@@ -65,6 +66,7 @@ def test_a_smaller_last_batch(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("statistics", ["global", "local"])
 @pytest.mark.parametrize("axes", ["b", "", "h", "k"])
+@pytest.mark.one_in(3)
 def test_planned_words_are_counted(axes: str, statistics: str, ranks: RankPool) -> None:
     counted, planned = zip(*ranks.call("words", axes, statistics), strict=True)
     assert max(counted) == planned[0]

@@ -32,6 +32,7 @@ def assert_as_one_process(ranks: RankPool, plan: str, shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("plan", ["space", "mixed"])
+@pytest.mark.one_in(2)
 def test_calls_on_whole_boxes_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
     """Reshapes, shuffles, functions along a dimension and stacks; nothing is gathered."""
     for rank in ranks.call("compared", BOXES, plan, EVEN):
@@ -41,6 +42,7 @@ def test_calls_on_whole_boxes_are_those_of_one_process(plan: str, ranks: RankPoo
 
 
 @pytest.mark.parametrize("plan", ["space", "mixed", "free"])
+@pytest.mark.one_in(3)
 def test_moved_rows_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
     """Forward and two training steps; nothing is gathered."""
     for rank in ranks.call("compared", NAMES, plan, UNEVEN):
@@ -57,6 +59,7 @@ def assert_padded(ranks: RankPool, plan: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["space", "mixed", "free"])
+@pytest.mark.one_in(3)
 def test_convolutions_with_any_padding_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
     """Causal, `same`, circular, reflected and replicated; forward and two training steps."""
     assert_padded(ranks, plan)
@@ -83,6 +86,7 @@ def test_moved_rows_with_every_plan(plan: str, shape: tuple[int, ...], ranks: Ra
         ("bhk", UNEVEN),
     ],
 )
+@pytest.mark.one_in(3)
 def test_words_of_moved_rows_are_those_of_the_plan(
     axes: str, shape: tuple[int, ...], ranks: RankPool
 ) -> None:

@@ -23,6 +23,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("dims", SEEDS)
+@pytest.mark.one_in(2)
 def test_values_are_those_of_one_process_and_words_those_planned(dims: int, ranks: RankPool) -> None:
     """With norms, skips, layers cut by input rows, and ranks with no rows of some layers."""
     every = ranks.call("several", SEEDS[dims], dims)
@@ -33,6 +34,7 @@ def test_values_are_those_of_one_process_and_words_those_planned(dims: int, rank
     assert sum(bool(found["margins"] and found["fetched"]) for found in every[0]) >= 3
 
 
+@pytest.mark.one_in(3)
 def test_a_model_with_calls_of_all_kinds(ranks: RankPool, tmp_path: Path) -> None:
     """Attention, gates, gathered calls and linear resizing have no margins; the rest has."""
     without, with_margins = (ranks.call("whole_model", share, str(tmp_path)) for share in (0.0, 0.25))
@@ -72,5 +74,6 @@ def test_what_is_not_planned_is_refused_on_all_ranks(ranks: RankPool, tmp_path: 
     assert other.endswith("plan this model")
 
 
+@pytest.mark.slow
 def test_lower_precision_is_that_of_one_process(ranks: RankPool) -> None:
     assert all(0.5 < each < 1.5 for each in ranks.call("low_precision"))

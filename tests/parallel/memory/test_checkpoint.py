@@ -19,6 +19,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("how", ["each", "nested", "sequential", "outputs"])
+@pytest.mark.one_in(2)
 def test_it_trains_as_one_process_that_checkpoints(how: str, ranks: RankPool) -> None:
     for measured in ranks.call("trains", how, None):
         assert measured["error"] < 2e-4
@@ -26,6 +27,7 @@ def test_it_trains_as_one_process_that_checkpoints(how: str, ranks: RankPool) ->
 
 
 @pytest.mark.parametrize("plan", ["spatial", "channel"])
+@pytest.mark.one_in(2)
 def test_every_plan_computes_a_region_again(plan: str, ranks: RankPool) -> None:
     for measured in ranks.call("trains", "each", plan):
         assert measured["error"] < 2e-4
@@ -36,11 +38,13 @@ def test_a_rank_that_owns_nothing_of_a_region_computes_it_again(ranks: RankPool)
         assert measured["error"] < 2e-4
 
 
+@pytest.mark.slow
 def test_a_region_drops_the_same_words_again(ranks: RankPool) -> None:
     for found in ranks.call("compared", "each", None, 0.5):
         assert found["apart"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_region_is_not_kept_and_its_words_move_again(ranks: RankPool) -> None:
     for found in ranks.call("compared", "each", "spatial", 0.0):
         with_, without = found["checkpoints"], found["none"]
@@ -52,6 +56,7 @@ def test_a_region_is_not_kept_and_its_words_move_again(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("how", ["each axes h", "nested axes h", "each axes ck", "sequential axes "])
+@pytest.mark.one_in(3)
 def test_the_words_that_move_again_are_planned(how: str, ranks: RankPool) -> None:
     results = ranks.call("words", *how.split(" axes "))
     (planned,) = {planned for _, planned, *_ in results}
@@ -60,5 +65,6 @@ def test_the_words_that_move_again_are_planned(how: str, ranks: RankPool) -> Non
         assert counted == planned
 
 
+@pytest.mark.slow
 def test_the_mode_decides_whether_a_model_checkpoints(ranks: RankPool) -> None:
     assert max(ranks.call("evaluated")) < 0.7

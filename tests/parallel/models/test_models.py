@@ -61,6 +61,7 @@ def test_layers_train_and_what_is_gathered_is_named(ranks: RankPool) -> None:
     assert {name for name, found, _ in lines if found} == {"roll"}
 
 
+@pytest.mark.slow
 def test_a_state_moves_to_another_grid(ranks: RankPool) -> None:
     for rank in ranks.call("move_states"):
         assert all(error < 2e-4 for error in rank.values()), rank

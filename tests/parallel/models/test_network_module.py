@@ -61,11 +61,13 @@ SLOW_PLANS = ("filter", "hybrid", "rows_channels", "mixed")
         ("odd", "rows_channels"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_ten_steps_equal_those_of_one_process(model: str, plan: str, ranks: RankPool) -> None:
     """Losses, weights, and outputs in evaluation."""
     assert max(ranks.call("difference_after_training", model, plan)) < ROUNDING
 
 
+@pytest.mark.slow
 def test_ranks_that_are_idle_in_some_layers(ranks_of: RankPools) -> None:
     assert max(ranks_of(5).call("difference_after_training", "residual", "idle")) < ROUNDING
 

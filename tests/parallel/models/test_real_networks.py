@@ -35,6 +35,7 @@ def test_resnet50_trains_as_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_a_volume_that_one_process_cannot_hold(tmp_path: Path) -> None:
     factory, shape, _ = NETWORKS["cosmoflow"]
     model = factory().double()

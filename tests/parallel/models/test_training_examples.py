@@ -21,6 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("checkpoints", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.one_in(2)
 def test_a_unet_of_volumes_trains_as_in_one_process(checkpoints: bool, ranks: RankPool) -> None:
     for each in ranks.call("volumes", checkpoints):
         assert each["error"] < 1e-8
@@ -29,6 +30,7 @@ def test_a_unet_of_volumes_trains_as_in_one_process(checkpoints: bool, ranks: Ra
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_the_tutorial_trains_as_in_one_process(ranks: RankPool) -> None:
     printed = Path("docs/tutorial.md").read_text(encoding="utf-8").split("\nlosses ")[1].split("\n")[0]
     for losses, alone in ranks.call("ten_steps"):
@@ -37,6 +39,7 @@ def test_the_tutorial_trains_as_in_one_process(ranks: RankPool) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_a_weather_unet_on_a_mesh_trains_as_in_one_process(ranks: RankPool) -> None:
     found = ranks.call("forecasts")
     for each in found:
@@ -46,6 +49,7 @@ def test_a_weather_unet_on_a_mesh_trains_as_in_one_process(ranks: RankPool) -> N
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_an_audio_model_on_packed_documents_trains_as_in_one_process(ranks: RankPool) -> None:
     for found in ranks.call("sounds"):
         assert found["error"] < 1e-8

@@ -24,6 +24,7 @@ TIGHT = 115_000
 
 
 @pytest.mark.parametrize(("memory", "axes"), [(None, ""), (None, "ck"), (TIGHT, "hw")])
+@pytest.mark.one_in(3)
 def test_only_activations_move_as_planned(memory: int | None, axes: str, ranks: RankPool) -> None:
     results = ranks.call("as_planned", memory, axes)
     for found in results:
@@ -39,12 +40,14 @@ def test_only_activations_move_as_planned(memory: int | None, axes: str, ranks: 
 
 
 @pytest.mark.parametrize("plan", [None, {"k": 2, "h": 2}, "channel"], ids=str)
+@pytest.mark.one_in(3)
 def test_new_weights_are_read_by_the_next_pass(plan: Any, ranks: RankPool) -> None:
     for found in ranks.call("loaded", plan):
         assert found["error"] < 1e-11
         assert found["same"]
 
 
+@pytest.mark.slow
 def test_training_is_refused(ranks: RankPool) -> None:
     trains = "parallelize the model without mode='inference' to train it"
     for found in ranks.call("refused"):
@@ -68,6 +71,7 @@ def test_lower_precision_is_that_of_one_process(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("axes", ["", "ck"])
+@pytest.mark.one_in(2)
 def test_the_peak_of_every_rank_is_planned(axes: str, ranks: RankPool) -> None:
     for measured, planned in ranks.call("memory", axes):
         assert abs(planned / measured - 1) < 0.05

@@ -45,6 +45,7 @@ def test_names_kinds_and_edges() -> None:
 
 @pytest.mark.parametrize(("procs", "axes"), [(4, "hw"), (6, "h"), (6, ""), (8, "bh"), (5, "k")])
 @pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.one_in(3)
 def test_words_of_reductions_are_those_that_their_steps_exchange(procs: int, axes: str, mode: str) -> None:
     """Parts of sums over uneven rows go to owners, and gradients return; the input is not gathered."""
     plan = synth.plan_model(Gated(), (2, 3, 7, 5), procs, axes=axes, mode=mode)
@@ -152,6 +153,7 @@ def tightly_planned(model: torch.nn.Module, shape: tuple[int, ...]) -> Any:
     ("memory", "limited", "saves"),
     [(None, False, ALL), (118_000, True, ALL), (113_000, False, DOUT), (0, True, DOUT)],
 )
+@pytest.mark.one_in(2)
 def test_a_file_decides_what_the_plan_does(
     memory: int | None, limited: bool, saves: frozenset[str], tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def nests(name: str) -> list[Nest]:
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "wrn50_4"])
 @pytest.mark.parametrize("training", [False, True])
+@pytest.mark.one_in(3)
 def test_one_more_process_than_sixty_is_no_bad_cut(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     odd, even = (plan_network(network, NetworkRequest(p, training=training)) for p in (61, 60))
@@ -41,6 +42,7 @@ def test_one_more_process_than_sixty_is_no_bad_cut(name: str, training: bool) ->
     assert "processes idle: some in" in report(odd)
 
 
+@pytest.mark.slow
 def test_a_looser_balance_is_never_worse() -> None:
     network = load_network(NETWORKS / "resnet50.yaml")
     costs = [plan_network(network, NetworkRequest(61, balance=balance)).cost for balance in (0.1, 0.5, 1.0)]
@@ -73,6 +75,7 @@ def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
+@pytest.mark.one_in(2)
 def test_bounds_are_below_the_words(training: bool) -> None:
     for node in load_network(NETWORKS / "cosmoflow.yaml").planned:
         candidates = GridCandidates(LayerClass.of(node), NetworkRequest(13, training=training))

@@ -28,6 +28,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("decoder_by_channels", "", "object"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_words_and_values_as_planned(
     model: str, axes: str, source: str, ranks: RankPool, tmp_path: Path
 ) -> None:
@@ -36,6 +37,7 @@ def test_words_and_values_as_planned(
         assert difference < 1e-9
 
 
+@pytest.mark.slow
 def test_plans_of_something_else_are_refused(ranks: RankPool) -> None:
     for other_procs, other_model, other_batch, too_little_memory in ranks.call("refusals_of_other_plans"):
         assert "the plan of Residual is for 3 processes, but 4 ranks run; start as many" in other_procs
@@ -48,6 +50,7 @@ def test_plans_of_something_else_are_refused(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("plan", ["rows_channels", "data"])
+@pytest.mark.one_in(2)
 def test_buckets_save_messages_and_no_words(plan: str, ranks: RankPool) -> None:
     """In three backward passes: a message per tensor without buckets, and one per group with large ones."""
     for found in ranks.call("gradients_in_buckets", plan):

@@ -40,6 +40,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     ],
     ids=str,
 )
+@pytest.mark.one_in(3)
 def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: RankPool) -> None:
     for found in ranks.call("trained", name, *options):
         assert found["words"][0] == found["words"][1] > 0, str(found)
@@ -51,6 +52,7 @@ LONG = [pytest.param(name, marks=pytest.mark.slow) for name in planned_words_ran
 
 
 @pytest.mark.parametrize("name", [*QUICK, *LONG])
+@pytest.mark.one_in(3)
 def test_words_of_every_pass_are_planned(name: str, ranks: RankPool) -> None:
     """With and without gradients of the input, with frozen parts, and in evaluation."""
     for found in ranks.call("every_pass", name):
@@ -70,6 +72,7 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
 @pytest.mark.parametrize(
     ("name", "tensors"), [("gates", 15), ("windows", 19), ("twins", 9), ("twins of norms", 9)]
 )
+@pytest.mark.one_in(3)
 def test_reductions_of_parts_give_what_one_process_gives(
     name: str, tensors: int, axes: str, mode: str, ranks: RankPool
 ) -> None:
@@ -86,6 +89,7 @@ def test_plans_for_time_that_cut_input_rows_give_what_one_process_gives(mode: st
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.one_in(2)
 def test_weights_that_move_for_another_shape_are_planned(mode: str, ranks: RankPool) -> None:
     for found in ranks.call("other_shape", "residual", (1, 3, 24, 6), mode):
         assert found["words"][0] == found["words"][1], str(found)

@@ -20,6 +20,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("name", ["backbone_and_head", "replicas", "titan", "by_lightning"])
+@pytest.mark.one_in(4)
 def test_a_recipe_is_as_in_one_process(name: str, ranks: RankPool) -> None:
     if name == "by_lightning" and importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed")
@@ -28,6 +29,7 @@ def test_a_recipe_is_as_in_one_process(name: str, ranks: RankPool) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.slow
 def test_the_trainer_of_transformers_is_refused_by_name(ranks: RankPool) -> None:
     for said in ranks.call("trainer", seconds=100):
         assert "accelerate" in said

@@ -50,6 +50,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.one_in(3)
 def test_models_are_as_in_one_process(name: str) -> None:
     found = synth.check(*MODELS[name]())
     assert found.done, found
@@ -163,6 +164,7 @@ MISTAKES: dict[str, tuple[Patch, str, str, str]] = {  # -> what is wrong, the ca
 
 
 @pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.one_in(2)
 def test_mistakes_are_found_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, call, line, mode = MISTAKES[name]
     assert synth.check(Parts(), (4, 4, 4, 4)).done
@@ -295,6 +297,7 @@ def test_model_and_process_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.one_in(2)
 def test_what_was_compared_is_freed(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[weakref.ref[Network]]()
     old = Network.__init__

@@ -20,6 +20,7 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
         yield pools
 
 
+@pytest.mark.slow
 def test_passes_repeat_on_every_grid(pools: RankPools) -> None:
     first = None
     for procs, plan in CUTS:

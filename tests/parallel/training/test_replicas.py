@@ -33,17 +33,20 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize(("rows", "word", "optimizer"), CASES)
+@pytest.mark.one_in(3)
 def test_three_steps(rows: int, word: str, optimizer: str, ranks: RankPool) -> None:
     exact(ranks.call("trains", rows, word, optimizer), "output", "loss", "gradient", "state")
 
 
 @pytest.mark.parametrize("what", ["accumulates", "clips", "gradients", "freezes", "scales"])
 @pytest.mark.parametrize("word", ["uneven", pytest.param("space", marks=SLOW)])
+@pytest.mark.one_in(2)
 def test_around_a_step(what: str, word: str, ranks: RankPool) -> None:
     exact(ranks.call(what, 2, word))
 
 
 @pytest.mark.parametrize(("rows", "word"), [(2, "channels"), (4, "mixed")])
+@pytest.mark.one_in(2)
 def test_sizes_of_buckets(rows: int, word: str, ranks: RankPool) -> None:
     exact(ranks.call("buckets", rows, word), "error")
 

@@ -44,6 +44,7 @@ def same(one: Any, other: Any, within: float = 0.0) -> None:
         ("mixed", "space"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_run_goes_on_with_another_plan(plan: str, other: str, ranks: RankPool, tmp_path: Path) -> None:
     saved, end = ranks.call("trains_and_saves", plan, str(tmp_path))[0]
     loaded, again = ranks.call("resumes", other, str(tmp_path), ALL)[0]
@@ -56,6 +57,7 @@ def test_a_run_goes_on_with_another_plan(plan: str, other: str, ranks: RankPool,
     same(end, wholes(state_of(model, optimizer)), 2e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_equal_weights(ranks: RankPool, tmp_path: Path) -> None:
     saved, end = ranks.call("trains_and_saves", "mixed", str(tmp_path))[0]
     ranks.stop()
@@ -65,6 +67,7 @@ def test_a_killed_run_resumes_with_equal_weights(ranks: RankPool, tmp_path: Path
 
 
 @pytest.mark.parametrize("plan", ["space", "filters", "channels"])
+@pytest.mark.one_in(3)
 def test_two_ranks_go_on(plan: str, ranks: RankPool, tmp_path: Path) -> None:
     saved, end = ranks.call("trains_and_saves", plan, str(tmp_path))[0]
     results = ranks.call("resumes", "free", str(tmp_path), (1, 3))

@@ -85,6 +85,7 @@ def test_a_collected_network_leaves_nothing(ranks: RankPool) -> None:
         assert threads == []
 
 
+@pytest.mark.slow
 def test_networks_take_over_the_groups_of_collected_ones(ranks: RankPool) -> None:
     for counts in ranks.call("groups_of_torch"):
         assert counts[0] == counts[1] == counts[2]

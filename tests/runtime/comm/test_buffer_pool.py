@@ -66,6 +66,7 @@ def test_in_any_mode_and_after_it(mode: type) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
 @pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.one_in(2)
 def test_freed_memory_is_kept_when_asked_for(kept: bool) -> None:
     """Buffers of 64 MB: fresh pages each time, or the same ones."""
     text = """

@@ -39,6 +39,7 @@ def assert_same_bits(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("model", "plan"), CASES)
+@pytest.mark.one_in(2)
 def test_a_step_with_prefetch_equals_one_without(model: str, plan: str, ranks: RankPool) -> None:
     """Values and received words do not depend on how early Ker is gathered, and no gather is left over."""
     without = ranks.call("step", model, plan, 0)
@@ -56,6 +57,7 @@ def test_a_step_with_prefetch_equals_one_without(model: str, plan: str, ranks: R
 
 
 @pytest.mark.parametrize(("model", "plan"), CASES)
+@pytest.mark.one_in(2)
 def test_frozen_weights_are_prefetched_and_get_no_gradient(model: str, plan: str, ranks: RankPool) -> None:
     without = ranks.call("step", model, plan, 0)
     with_frozen = ranks.call("step_with_frozen_weights", model, plan, 1)
@@ -131,6 +133,7 @@ def test_a_hook_that_could_change_a_prefetched_weight_is_refused(
         assert steps_without_hook
 
 
+@pytest.mark.slow
 def test_idle_ranks_check_for_nan_in_the_order_of_the_others(
     ranks_of: RankPools,
 ) -> None:

@@ -208,6 +208,7 @@ def test_the_fastest_variant_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("standalone", [False, True])
+@pytest.mark.one_in(2)
 def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
     plan = CASES["training_3d"]
     text = render(plan, standalone=standalone)

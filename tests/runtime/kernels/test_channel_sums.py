@@ -62,6 +62,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.one_in(4)
 def test_sums_of_channels(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     dout, shard = torch.randn(2, *shape).to(dtype).unbind()
@@ -79,6 +80,7 @@ def test_sums_of_channels(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [each for each in SHAPES if each[0] * each[-1] > 1], ids=str)
+@pytest.mark.one_in(4)
 def test_a_batch_norm_of_its_batch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     dout, shard = torch.randn(2, *shape, dtype=dtype).unbind()
@@ -102,6 +104,7 @@ def test_a_batch_norm_of_its_batch(shape: tuple[int, ...], dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.one_in(5)
 def test_rows_and_moments(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     dout, shard = torch.randn(2, *shape).to(dtype).unbind()
@@ -141,6 +144,7 @@ ROUTINES: dict[str, Routine] = {
     "shape", [(1, 4, 1, 1), (1, 4, 1, 5), (2, 4, 3, 1), (2, 4, 3, 5), (1, 2, 2, 1, 3)], ids=str
 )
 @pytest.mark.parametrize("which", ROUTINES)
+@pytest.mark.one_in(5)
 def test_convolutions(
     which: str, shape: tuple[int, ...], taps: int, dilation: int, dtype: torch.dtype
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_norm_is_one_exchange_and_that_of_one_process(
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["group", "one group", "instance", "batch"])
+@pytest.mark.one_in(4)
 def test_one_sample_group_or_position_on_a_rank(
     kind: str, whole: tuple[int, ...], parts: Parts, dtype: torch.dtype, ranks: RankPool
 ) -> None:

@@ -74,6 +74,7 @@ def absent_main(rank: int, folder: str, port: int) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
     port = free_port()
     run_forked(absent_main, [(rank, str(tmp_path), port) for rank in range(2)], 60)

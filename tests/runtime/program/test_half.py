@@ -136,6 +136,7 @@ def test_values_of_a_training_step_are_equal() -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_the_driver_finds_a_small_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the program's own check is silent."""
     wrong = render(half()).replace(

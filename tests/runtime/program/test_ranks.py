@@ -103,6 +103,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(6)
 def test_values_and_words(name: str, programs: Programs) -> None:
     assert programs.fault(name) == ""
 
@@ -132,6 +133,7 @@ synth.runtime.comm.collectives.LARGE = 0  # small pieces are sent from copies, w
         (SMALL, PerAxis(h=4), PassPlan("In", PerAxis(c=2, k=2), pass_="backward-data"), 676, 676),
     ],
 )
+@pytest.mark.one_in(3)
 def test_tensors_take_what_is_planned(
     layer: Layer, grid: PerAxis, pass_plan: PassPlan, words: int, planned: int, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
     assert "rank 5 (b=1 k=1): failed, last started" in outcome.output[5]
 
 
+@pytest.mark.slow
 def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
     text = render(CASES["data_panels"]).replace(
         "        wait_gathers(pending, panels)\n",
@@ -266,6 +269,7 @@ def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
     assert "rank 0 (b=0): failed, last started Ker, loop step 2" in outcome.output[0]
 
 
+@pytest.mark.slow
 def test_a_wrong_world_is_refused_in_one_line(tmp_path: Path) -> None:
     outcome = run_ranks(render(CASES["summa_3d"]), 3, tmp_path)
     assert outcome.codes == [2, 2, 2]
@@ -298,6 +302,7 @@ def torchrun(program: Path, ranks: int, cwd: Path, python_path: str) -> subproce
     )
 
 
+@pytest.mark.slow
 def test_torchrun_runs_a_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(render(Plan(SMALL, 2, PerAxis(k=2), PassPlan())))
@@ -326,6 +331,7 @@ def test_run_can_be_imported() -> None:
     torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
 
 
+@pytest.mark.slow
 def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(render(CASES["alone"], standalone=True))

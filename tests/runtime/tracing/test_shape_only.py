@@ -73,6 +73,7 @@ def test_other_group_norms_are_left_to_torch() -> None:
 
 
 @pytest.mark.parametrize(("mode", "dims"), [("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)])
+@pytest.mark.one_in(2)
 def test_resizings_have_the_shapes_of_torch(mode: str, dims: int) -> None:
     x = torch.empty((2, 3, 5, 7, 6)[: 2 + dims], device="meta", dtype=torch.float64, requires_grad=True)
     for kwargs in (
