@@ -2,15 +2,16 @@
 
 Gradients are those of the network's parameters, which are other tensors. An optimizer
 that was made of the model's parameters, before or after, would step without them, and
-`clip_grad_norm_` would clip none. A term of the loss that is computed from them, such
-as their norm, would have no effect on the network. All three are refused.
+`clip_grad_norm_` and `clip_grad_value_` would find no gradients. A term of the loss
+that is computed from them, such as their norm, would have no effect on the network. All
+three are refused.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -68,17 +69,29 @@ def look_for_uses(network: nn.Module, model: nn.Module) -> None:
 def _hook() -> None:
     """Once in a process."""
     register_optimizer_step_post_hook(after_step(_require_trained))
-    clip_grad, name = torch.nn.utils.clip_grad, "_clip_grads_with_norm_"
-    own = getattr(clip_grad, name)  # clip_grad_norm_ calls it; torch has no hook there
+    for clip in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_):
+        _look_into(clip)
 
+
+def _look_into(clip: Any) -> None:
+    """Look at the parameters that a function of torch clips.
+
+    torch has no hook there. Who has imported the function keeps it, so what is
+    exchanged is the function that it calls without gradients.
+    """
+    cells = {cell.cell_contents: cell for cell in clip.__closure__}
+    (own,) = (each for each in cells if getattr(each, "__name__", "") == clip.__name__)
+
+    @wraps(own)
     def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            one = isinstance(parameters, torch.Tensor)
-            each = [parameters] if one else list(parameters)
-            require_gradients(each, "clip_grad_norm_", "give it net.parameters()")
-        return own(parameters, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            return own(parameters, *args, **kwargs)
+        one = isinstance(parameters, torch.Tensor)
+        every = [parameters] if one else list(parameters)
+        require_gradients(every, clip.__name__, "give it net.parameters()")
+        return own(every, *args, **kwargs)
 
-    setattr(clip_grad, name, clipped)
+    cells[own].cell_contents = clipped
 
 
 def _require_trained(optimizer: torch.optim.Optimizer) -> None:

@@ -12,6 +12,8 @@ import torch
 from live_changes import CHANGES, Model, batch, refusals
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_ as clip_norm
+from torch.nn.utils import clip_grad_value_ as clip_value
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 import synth
@@ -239,14 +241,16 @@ def optimizers_of_original(plan: str) -> dict[str, str]:
         made = before(model.parameters()) if before is not None else None
         return synth.parallelize(model, SHAPE, plan=PLANS[plan]), model, made
 
-    def steps(net: Any, optimizer: Any, closure: Any = None, term: Any = None, clip: Any = None) -> str:
+    def steps(
+        net: Any, optimizer: Any, closure: Any = None, term: Any = None, clip: Any = None, by: Any = clip_norm
+    ) -> str:
         try:
             for _ in range(2):
                 optimizer.zero_grad()
                 loss = functional.silu(net(batch(1))).square().mean()
                 (loss if term is None else term() + loss).backward()
                 if clip is not None:
-                    torch.nn.utils.clip_grad_norm_(clip, 0.1)
+                    by(clip, 0.1)
                 optimizer.step(closure) if closure is not None else optimizer.step()
         except ValueError as fault:
             return str(fault)
@@ -281,6 +285,8 @@ def optimizers_of_original(plan: str) -> dict[str, str]:
     step = sgd(net.parameters())
     weights = [*model.parameters()]
     said["clipped"] = steps(net, step, clip=weights)
+    said["values clipped"] = steps(net, step, clip=iter(weights), by=clip_value)
+    said["values clipped, of the network"] = steps(net, step, clip=[*net.parameters()], by=clip_value)
     said["clipped, one"] = steps(net, step, clip=model.head.weight)
     said["a term"] = steps(net, step, term=lambda: 0.1 * sum(each.square().sum() for each in weights))
     said["a term of the network"] = steps(

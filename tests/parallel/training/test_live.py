@@ -98,6 +98,7 @@ def test_values_of_the_model_that_was_given_are_not_ignored(plan: str, two: Rank
 def test_an_optimizer_of_the_model_that_was_given_is_refused(two: RankPool) -> None:
     for said in two.call("optimizers_of_original", "rows"):
         own = {"a term of the network", "clipped, of the network", "clipped, trained by itself"}
+        own |= {"values clipped, of the network"}
         right = own | {"of the network", "of a model that is trained by itself", "a second network"}
         assert {name for name, text in said.items() if not text} == right
         assert all(
@@ -108,6 +109,7 @@ def test_an_optimizer_of_the_model_that_was_given_is_refused(two: RankPool) -> N
         assert said["before"].startswith("Adam has parameters")
         assert "(head.weight and 1 more)" in said["a part"]
         assert said["clipped"].endswith("those of its network have; give it net.parameters()")
+        assert said["values clipped"].startswith("clip_grad_value_ has parameters of the model")
         assert said["a term"].startswith("the loss of the network reads parameters of the model")
         assert said["after"].endswith("make it of the network, SGD(net.parameters(), ...)")
 
