@@ -1,8 +1,8 @@
 """Words and rounds with margins: `python -m benchmarks.margins [--recompute 0.1] [NAME ...]` (some minutes).
 
-For each network and number of processes, in inference: words received per process, and the longest chain of
-exchanges of rows, without margins and with them, and the processor time of both plans. The rows are those of
-docs/inference.md.
+For each network and number of processes, in inference, or with --training in a training step: words received
+per process, and the longest chain of exchanges of rows, without margins and with them, and the processor time
+of both plans. The rows are those of docs/inference.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -104,17 +105,18 @@ NETWORKS: dict[str, tuple[Callable[[], Network], tuple[int, ...]]] = {
 }
 
 
-def planned(network: Network, procs: int, recompute: float) -> tuple[NetworkPlan, float]:
-    """A plan for words in inference, and its processor time."""
+def planned(network: Network, procs: int, recompute: float, training: bool) -> tuple[NetworkPlan, float]:
+    """A plan for words, and its processor time."""
     before = time.process_time()
-    plan = plan_network(network, NetworkRequest(procs, resident_weights=True, recompute=recompute))
+    asked = NetworkRequest(procs, training=training, resident_weights=not training, input_gradient=False)
+    plan = plan_network(network, replace(asked, recompute=recompute))
     return plan, time.process_time() - before
 
 
-def row(name: str, network: Network, procs: int, recompute: float) -> list[str]:
+def row(name: str, network: Network, procs: int, recompute: float, training: bool = False) -> list[str]:
     """One row of the table."""
-    without, alone = planned(network, procs, 0.0)
-    plan, taken = planned(network, procs, recompute)
+    without, alone = planned(network, procs, 0.0, training)
+    plan, taken = planned(network, procs, recompute, training)
     margins = plan.margins
     rounds = ["-", "-", "-"]
     if margins is not None:
@@ -128,13 +130,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--recompute", type=float, default=0.1)
+    parser.add_argument("--training", action="store_true")
     args = parser.parse_args()
     rows = [["network", "P", "without", "with", "rounds", "with", "more work", "planned in", "with"]]
     for name in args.names or NETWORKS:
         make, counts = NETWORKS[name]
         network = make()
         for procs in counts:
-            rows.append(row(name, network, procs, args.recompute))
+            rows.append(row(name, network, procs, args.recompute, args.training))
             print(*rows[-1], sep=" | ", flush=True)
     print("\n".join(table(rows, right=range(1, 9))))
 

@@ -26,6 +26,17 @@ def same(values: torch.Tensor) -> torch.Tensor:
     return values.view_as(values)
 
 
+def tied(made: torch.Tensor, *values: torch.Tensor | None) -> torch.Tensor:
+    """The same words. The backward pass reaches `values`, too, with gradients of zero.
+
+    So exchanges before them are made on every rank.
+    """
+    for each in values:
+        if each is not None and each.requires_grad:
+            made = made + each.flatten()[:0].sum()
+    return made
+
+
 class WithAdjoint(torch.autograd.Function):
     """A linear map; gradients pass through its adjoint."""
 

@@ -5,17 +5,28 @@ Boxes may overlap. Every word has one owner, which sends it to whom it lacks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.grid.boxes import Box, outside, overlap, shape, volume, within
+
+
+class _Pending(NamedTuple):
+    """Messages on their way: rooms for what arrives, and the boxes in each."""
+
+    requests: list[Any]
+    rooms: list[torch.Tensor]
+    boxes: list[list[Box]]
 
 
 class Ring:
@@ -41,48 +52,86 @@ class Ring:
         if own == here:
             return held
         if not volume(own):
-            return held.new_zeros(shape(own))
+            return held.flatten()[:0].reshape(shape(own))
         return held[within(own, here)].contiguous()
 
     def completed(self, made: torch.Tensor) -> torch.Tensor:
-        """What the rank holds, from what it has computed: it fetches the others."""
+        """What the rank holds, from what it has computed: it fetches the others.
+
+        Differentiable: the gradients of fetched words return to their owners, which add
+        them to their own.
+        """
         if not self.moves and self.held.mine == self.computed.mine:
             return made
         if made.dtype == torch.bool:  # which gloo does not send
             return self.completed(made.view(torch.uint8)).view(torch.bool)
-        sends, receives = self._messages(in_memory(made))
-        requests = start_messages(
-            [(peer, piece) for peer, piece, _ in receives],
-            sends,
-            self.owned.ranks.group,
-        )
+        return with_adjoint(made, self._fetched, self._returned)
+
+    def _fetched(self, made: torch.Tensor) -> torch.Tensor:
+        """The held words, from the computed ones."""
+        pending = self._start(made, self.computed.mine, self.pieces)
         held = made.new_zeros(shape(self.held.mine))
         if volume(self.computed.mine):
             held[within(self.computed.mine, self.held.mine)] = made
-        self.count(sum(piece.numel() for _, piece, _ in receives))
-        wait_for(requests)
-        for _, piece, boxes in receives:
-            sizes = list(map(volume, boxes))
-            parts = piece.to(made.device).split(sizes)
-            for box, part in zip(boxes, parts, strict=True):
-                held[within(box, self.held.mine)] = part.reshape(shape(box))
+        for box, part in self._arrived(pending, made.device):
+            held[within(box, self.held.mine)] = part
         return held
 
-    def _messages(self, made: torch.Tensor) -> tuple[list[Any], list[Any]]:
-        """(rank, words) to send, and (rank, room, boxes) to receive: one per peer."""
-        ranks, here, cpu = self.owned.ranks, self.computed.mine, torch.device("cpu")
-        near = cpu if through_host(made, ranks.group) else made.device
-        sends, receives = list[Any](), list[Any]()
+    def _returned(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the computed words, from that of the held ones.
+
+        Half precision is added in float32 and rounded once.
+        """
+        here, inner = self.held.mine, self.computed.mine
+        pending = self._start(
+            gradient, here, lambda mine, peer: self.pieces(peer, mine)
+        )
+        if volume(inner):
+            total = gradient[within(inner, here)].to(sum_dtype(gradient.dtype))
+        else:
+            total = gradient.new_zeros(shape(inner))
+        total = total.clone(memory_format=torch.contiguous_format)
+        for box, part in self._arrived(pending, gradient.device):
+            total[within(box, inner)] += part
+        return total.to(gradient.dtype)
+
+    def _start(
+        self,
+        values: torch.Tensor,
+        here: Box,
+        pieces: Callable[[int, int], list[Box]],
+    ) -> _Pending:
+        """Send a message to each peer that wants words, and receive those of others.
+
+        values: the words of the box `here`. pieces: what one rank sends to another.
+        """
+        values, ranks = in_memory(values), self.owned.ranks
+        cpu = torch.device("cpu")
+        near = cpu if through_host(values, ranks.group) else values.device
+        sends, receives, boxes = list[Any](), list[Any](), list[list[Box]]()
         for peer in range(ranks.size):
-            going = self.pieces(self.me, peer)
+            going, coming = pieces(self.me, peer), pieces(peer, self.me)
             if going:
-                words = [made[within(box, here)].flatten() for box in going]
+                words = [values[within(box, here)].flatten() for box in going]
                 sends.append((peer, torch.cat(words).to(near)))
-            coming = self.pieces(peer, self.me)
             if coming:
-                room = made.new_empty(sum(map(volume, coming)), device=near)
-                receives.append((peer, room, coming))
-        return sends, receives
+                room = values.new_empty(sum(map(volume, coming)), device=near)
+                receives.append((peer, room))
+                boxes.append(coming)
+        self.count(sum(room.numel() for _, room in receives))
+        requests = start_messages(receives, sends, ranks.group)
+        return _Pending(requests, [room for _, room in receives], boxes)
+
+    def _arrived(
+        self, pending: _Pending, device: torch.device
+    ) -> Iterator[tuple[Box, torch.Tensor]]:
+        """The boxes that peers have sent, and their words."""
+        wait_for(pending.requests)
+        for room, boxes in zip(pending.rooms, pending.boxes, strict=True):
+            sizes = list(map(volume, boxes))
+            parts: Any = room.to(device).split(sizes)  # type: ignore[no-untyped-call]
+            for box, part in zip(boxes, parts, strict=True):
+                yield box, part.reshape(shape(box))
 
     def pieces(self, owner: int, reader: int) -> list[Box]:
         """The boxes that a reader fetches from an owner."""
@@ -111,13 +160,11 @@ class Ring:
         return any(any(boxes) for boxes in self._pieces)
 
     def exchange(self) -> Exchange:
-        """The words that ranks receive; nothing returns."""
-        size = len(self.owned.boxes)
-        received = [
-            sum(volume(box) for owner in range(size) for box in self._pieces[owner][me])
-            for me in range(size)
-        ]
-        return Exchange(tuple(received), (0,) * size, ())
+        """The words that ranks receive, and those of gradients on the way back."""
+        ranks = range(len(self.owned.boxes))
+        words = [[sum(map(volume, boxes)) for boxes in row] for row in self._pieces]
+        received = tuple(sum(row[me] for row in words) for me in ranks)
+        return Exchange(received, tuple(map(sum, words)))
 
 
 def _hull(one: Box, other: Box) -> Box:

@@ -78,12 +78,18 @@ def words_of(
         exchanges = list(step.exchanges())
         if not (isinstance(step, InOneMode) and step.passes):
             exchanges += _of_homes(graph, name)
-        exchanges += rings.get(name, [])
         passing = gradients.passing.get(name, set())
         args = (each for each in dict.fromkeys(sources) if each not in made)
         gets: set[int | str] = {n for n, each in enumerate(args) if each in passing}
         gets |= {place.name for key, place in graph.held[name] if key in passing}
-        found[name] = _words(exchanges, gets, again.get(name, 0), graph.ranks.size)
+        count, size = again.get(name, 0), graph.ranks.size
+        words = _words(exchanges, gets, count, size)
+        for node, exchange in rings.get(name, ()):
+            back = bool(passing) if node == name else node in gradients.graded
+            gives: set[int | str] = {0} if back else set()
+            more = _words([exchange], gives, count * (node == name), size)
+            words = added((words[0], more[0])), added((words[1], more[1]))
+        found[name] = words
     return PlannedWords(found)
 
 
@@ -91,6 +97,7 @@ class _Gradients:
     """Where gradients pass from the outputs to what requires them.
 
     passing: call -> the calls that it reads, and the keys that it uses, which get one.
+    graded: the calls and inputs whose values have one.
     """
 
     def __init__(
@@ -98,7 +105,7 @@ class _Gradients:
     ) -> None:
         self.graph = graph
         self.passing: dict[str, set[str]] = {}
-        graded = {*asked}
+        self.graded = graded = {*asked}
         for name, sources in graph.calls:
             got = self._got(name, sources, trained, graded)
             if got and name in graph.floats and name not in graph.detached:
@@ -150,13 +157,16 @@ def _words(
     return forward, added([times(again, forward), *back])
 
 
-def _of_rings(graph: StepGraph) -> dict[str, list[Exchange]]:
-    """Call -> what is fetched of its result; of an input at its first call."""
-    found: dict[str, list[Exchange]] = {}
+def _of_rings(graph: StepGraph) -> dict[str, list[tuple[str, Exchange]]]:
+    """Call -> what is fetched of its result; of an input at its first call.
+
+    Each with the node whose value it is.
+    """
+    found: dict[str, list[tuple[str, Exchange]]] = {}
     for name, ring in graph.rings.items():
         readers = (call for call, sources in graph.calls if name in sources)
         at = name if name in graph.steps else next(readers)
-        found.setdefault(at, []).append(ring.exchange())
+        found.setdefault(at, []).append((name, ring.exchange()))
     return found
 
 

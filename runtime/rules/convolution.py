@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from synth.runtime.comm.adjoint import tied
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, Interval, Window, shape
 from synth.runtime.kernels.autocast import lowered
@@ -80,7 +81,7 @@ class _Convolution:
         """From the rows that the box reads; a box that reads none gets the bias."""
         shard, weight, bias = _alike(lowered(shard), weight, bias)
         if not shard.numel():
-            return _filled(shard, shape(self.own), bias)
+            return _filled(shard, shape(self.own), weight, bias)
         block = {str(d): each for d, each in enumerate(self.own[2:])}
         windows = {str(d): each for d, each in enumerate(self.windows)}
         frame = frame_of(block, windows)
@@ -155,7 +156,7 @@ class _Transposed:
         """torch makes all rows to which the rows add; these are cut to the own box."""
         shard, weight, bias = _alike(lowered(shard), weight, bias)
         if not shard.numel():
-            return _filled(shard, shape(self.own), bias)
+            return _filled(shard, shape(self.own), weight, bias)
         none = (0,) * len(self.stride)
         made = torch.convolution(
             *(shard, weight, None, self.stride, none, self.dilation),
@@ -186,10 +187,13 @@ def _alike(
 
 
 def _filled(
-    shard: torch.Tensor, own: Sequence[int], bias: torch.Tensor | None
+    shard: torch.Tensor,
+    own: Sequence[int],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """A box of which every word is the bias of its channel; it may have no words."""
-    zeros = shard.new_zeros(own)
+    zeros = tied(shard.new_zeros(own), shard, weight, bias)
     if bias is None or not zeros.numel():  # an empty box has no channels, either
         return zeros
     return zeros + _per_channel(bias, zeros)

@@ -75,8 +75,8 @@ def add_recompute(command: Any) -> None:
         "--recompute",
         metavar="F",
         type=_fraction,
-        help="network files, inference: extra multiply-adds that the busiest process may do on rows"
-        " of others, so that fewer words move between layers, e.g. 10%%; for time as many as pay, 0: none",
+        help="network files: extra multiply-adds that the busiest process may do on rows of others, so that"
+        " fewer words move between layers, e.g. 10%%; in inference for time as many as pay, 0: none",
     )
 
 

@@ -40,7 +40,7 @@ def plans_of_model(
             f"{name} is for {planned_procs} processes, but {procs} ranks run; "
             f"start as many, or plan for {procs}"
         )
-    if found.margins is not None and not inference:
+    if found.margins is not None and found.resident and not inference:
         raise UsageError(
             f"{name} computes rows twice, which is of inference; give mode='inference', or plan without"
             " recompute"

@@ -49,7 +49,7 @@ class LayerPlans:
     programs: pass plans of the planned work, where they are known: one rank chose them for all.
     bucket_bytes: of the messages with gradients that several ranks add up, as the plan has priced them.
     margins: node -> the rows beyond the own block that a rank computes of it; None for a plan without.
-    fetched: words of other ranks that a rank receives, summed over tensors, as the plan has counted them.
+    fetched: words of other ranks that a rank receives in a forward pass, summed over tensors, as planned.
     """
 
     placed: dict[str, PlacedGrid]
@@ -85,7 +85,7 @@ class LayerPlans:
             },
             bucket_bytes(plan.request.machine if plan.timed else None, plan.request.procs),
             None if plan.margins is None else plan.margins.rows,
-            0 if plan.margins is None else plan.margins.cost,
+            0 if plan.margins is None else plan.margins.fetched,
         )
 
     @classmethod
@@ -94,6 +94,7 @@ class LayerPlans:
         rows = msgspec.convert(data["layers"], list[LayerRow])
         training = data["pass"] == "training"
         resident = not training and "ker" in data["kept"]
+        rows_of_margins = (data.get("margins") or {}).get("tensors", ())
         return cls(
             {row.name: PlacedGrid(PerAxis(**row.grid), row.order, row.turned) for row in rows},
             {
@@ -106,7 +107,7 @@ class LayerPlans:
             resident,
             frozenset(row.name for row in rows if row.whole),
             margins=margins_read(data),
-            fetched=sum(each["words"] for each in data.get("margins", {}).get("tensors", ())),
+            fetched=sum(each["words"] - each.get("back", 0) for each in rows_of_margins),
         )
 
     def renamed(self, pairs: Mapping[str, str]) -> LayerPlans:

@@ -19,15 +19,10 @@ def check_mode(mode: str) -> None:
         raise UsageError(f"mode is {mode!r}; it must be {' or '.join(MODES)}")
 
 
-def require_inference(recompute: float | None, mode: str, plan: object) -> None:
+def require_no_plan(recompute: float | None, plan: object) -> None:
     """Raises `UsageError` for rows that are computed twice where that is not planned here."""
     if recompute is not None:
         check_recompute(recompute)
-    if recompute and mode != "inference":
-        raise UsageError(
-            f"recompute={recompute} is of inference, but mode is {mode}; leave it out, or give"
-            " mode='inference'"
-        )
     if recompute and plan is not None:
         raise UsageError(
             f"recompute={recompute} is for a plan that is made here, but one is given; leave out one of both"

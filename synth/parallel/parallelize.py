@@ -32,7 +32,7 @@ from synth.parallel.fast_plan import objective_of
 from synth.parallel.layer_planner import How
 from synth.parallel.machine_here import measured_here
 from synth.parallel.members import ranks_of
-from synth.parallel.mode import require_inference
+from synth.parallel.mode import require_no_plan
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.recipe import NetworkRecipe, prepared_model
 from synth.parallel.self_check.automatic import require_as_model, when_to_check
@@ -118,9 +118,9 @@ def parallelize(
         does, while the others wait: always (True), never (False), or where it is estimated to take at most
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
         compared, or why nothing was. The environment variable SYNTH_CHECK goes before: always, never, auto.
-    recompute: of inference: how many more multiply-adds than its own the busiest rank may do, as a fraction
-        such as 0.1, on rows that others own, so that fewer words move between layers. 0 or None: none. A
-        given plan decides it by itself; docs/inference.md.
+    recompute: how many more multiply-adds than its own the busiest rank may do, as a fraction such as 0.1,
+        on rows that others own, so that fewer words move between layers. 0 or None: none. In training with
+        objective "words" alone. A given plan decides it by itself; docs/inference.md.
 
     Raises `CheckError` on all ranks if the network computes something else than the model. Raises
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
@@ -146,8 +146,12 @@ def parallelize(
     if outputs not in ("partitioned", "whole"):
         raise UsageError(f"outputs is {outputs!r}; give 'partitioned' or 'whole'")
     check_batch_norm(batch_norm, mode)
-    require_inference(recompute, mode, plan)
+    require_no_plan(recompute, plan)
     chosen_objective, when = objective_of(objective, mode), when_to_check(check)
+    if recompute and mode == "training" and chosen_objective == "time":
+        raise UsageError(
+            f"recompute={recompute} is not planned for time in a training step; give objective='words'"
+        )
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm

@@ -259,6 +259,46 @@ def test_a_plan_with_margins_counts_them_and_moves_fewer_words() -> None:
     assert plan.held_bytes >= without.held_bytes
 
 
+def test_words_of_a_training_step_with_margins_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What readers fetch, and what returns to its owners, by sets of indices; weights count as without."""
+    net = tmp_path / "net.yaml"
+    net.write_text(chain_yaml(5, 64).replace("out_channels: 8", "out_channels: 4").replace("[1, 8", "[1, 2"))
+    request = NetworkRequest(4, training=True)
+    network = parse_network(net.read_text(), "net.yaml")
+    plan = plan_network(network, replace(request, recompute=0.3))
+    without = plan_network(network, request)
+    assert plan.margins is not None
+    assert plan.cost < without.cost
+    graph = row_graph(network, plan.placed_grids, 4, training=True)
+    walked = evaluated(graph, plan.margins.rows).walked
+    for name, words in plan.margins.words.items():
+        own = [indices(graph[name].own[:, :, rank]) for rank in range(4)]
+        need, computed = walked.boxes[name]
+        lacks = [indices(need[:, :, rank]) - indices(computed[:, :, rank]) for rank in range(4)]
+        back = [sum(len(lack & mine) for lack in lacks) for mine in own]
+        assert back == walked.returned(name).tolist()
+        assert (words, plan.margins.back[name]) == (max(map(len, lacks)) + max(back), max(back))
+    data = to_json(plan)
+    assert parse_network_plan(json.dumps(data), "plan.json") == data
+    asked = ["plan", str(net), "--procs", "4", "--pass", "training", "--recompute", "30%"]
+    assert main(asked) == 0
+    assert "not proven to be the fewest words" in capsys.readouterr().out
+    assert main([*asked, "--explain"]) == 0
+    assert "words are fetched" in capsys.readouterr().out
+
+
+def test_batch_norms_of_a_batch_end_a_chain_of_margins() -> None:
+    """In inference they have running statistics, and end none."""
+    text = chain_yaml(2, 24).replace("  - {name: c1", "  - {name: n, batchnorm: {}}\n  - {name: c1")
+    network = parse_network(text, "net.yaml")
+    for training in (False, True):
+        graph = row_graph(network, [PlacedGrid(PerAxis(h=4))] * 2, 4, training)
+        assert graph["n"].covered is not training
+        assert graph["c1"].covered
+
+
 def test_more_work_never_moves_more_words() -> None:
     costs = [plan_of(share).cost for share in (0.0, 0.02, 0.1, 0.5, 1.0)]
     for fewer, more in itertools.pairwise(costs):
@@ -302,7 +342,7 @@ def test_a_plan_file_has_the_margins_and_checks_them() -> None:
         with pytest.raises(InputError, match=said):
             parse_network_plan(json.dumps(wrong), "plan.json")
     forward = {**data, "kept": []}
-    with pytest.raises(InputError, match="the plan is not of inference"):
+    with pytest.raises(InputError, match="neither of inference nor of training for words"):
         parse_network_plan(json.dumps(forward), "plan.json")
 
 
@@ -499,8 +539,12 @@ def test_what_margins_do_not_go_with_is_refused() -> None:
     known = {"resident_weights": True, "recompute": 0.1}
     for fields, said in (
         (
-            {"training": True, "recompute": 0.1},
-            "recompute=0.1 is of inference, but a training step is planned",
+            {"training": True, "recompute": 0.1, "limit_bytes": 2**30},
+            "recompute=0.1 is not planned within a limit of memory in a training step; leave one of both out",
+        ),
+        (
+            {"training": True, "recompute": 0.1, "objective": "time", "machine": flat()},
+            "recompute=0.1 is not planned for time in a training step; plan for words",
         ),
         ({"recompute": 0.1}, "is of a forward pass with resident weights; leave it out"),
         ({"resident_weights": True, "recompute": -0.1}, "recompute is -0.1; it must be from 0"),

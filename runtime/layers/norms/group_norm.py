@@ -116,6 +116,15 @@ class GroupNorm(nn.Module):
         mean, variance = self.per_channel(self.shared.moments(found))
         return mean, variance
 
+    def of_owned(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of the shard; 0 for words that other ranks own."""
+        own, here = self.owned.mine, self.layout.mine
+        if own == here:
+            return values
+        kept, place = torch.zeros_like(values), within(own, here)
+        kept[place] = values[place]
+        return kept
+
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over whole groups, per channel.
 
@@ -191,6 +200,7 @@ class NormalizeGroups(torch.autograd.Function):
             shift, slope = norm.group_sums(scale * sums) / norm.words
             slope = -slope * inverse.square()
             dshard = scaled_rows(shard, slope, -shift * inverse - slope * mean)
+            dshard = norm.of_owned(dshard)  # statistics are those of owned words
             each = (scale * inverse).reshape(*mean.shape, *[1] * (shard.dim() - 2))
             dshard = dshard.addcmul_(dout.to(dshard.dtype), each).to(shard.dtype)
         dbias, dweight = (

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from synth.runtime.comm.adjoint import tied
 from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
@@ -39,7 +40,7 @@ class Read(NamedTuple):
             return values
         common = overlap(here, taken)
         if not volume(taken) or not volume(common):
-            return values.new_zeros(shape(taken))
+            return tied(values.new_zeros(shape(taken)), values)
         kept = values[within(common, here)]
         return kept if common == taken else functional.pad(kept, _around(taken, common))
 

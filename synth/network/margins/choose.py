@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple, TypeVar
@@ -38,7 +38,8 @@ CHOICES = (*range(13), 14, 16, 20, 24, 32, 48)  # rows beyond the own block that
 class Chosen:
     """Margins of a graph, and what they cost.
 
-    words: tensor -> words that the most-receiving rank fetches. exact: whether no margins among those that
+    words: tensor -> words that the most-receiving rank fetches, with those of `back`: of its gradient, of the
+    rank that receives most. exact: whether no margins among those that
     were tried need fewer words.
     """
 
@@ -46,6 +47,7 @@ class Chosen:
     walked: Walked = field(repr=False)
     words: dict[str, int]
     exact: bool
+    back: dict[str, int] = field(default_factory=dict)
 
     @property
     def cost(self) -> int:
@@ -53,11 +55,15 @@ class Chosen:
         return sum(self.words.values())
 
 
-def evaluated(graph: RowGraph, rows: dict[str, Rows], exact: bool = True) -> Chosen:
-    """What some margins cost."""
+def evaluated(
+    graph: RowGraph, rows: dict[str, Rows], exact: bool = True, graded: Container[str] = ()
+) -> Chosen:
+    """What some margins cost. graded: the tensors whose gradients return to the owners."""
     walked = walk(graph, rows)
     words = {name: int(walked.fetched(name).max()) for name in graph}
-    return Chosen(rows, walked, {name: each for name, each in words.items() if each}, exact)
+    back = {name: int(walked.returned(name).max()) for name in graph if words[name] and name in graded}
+    moved = {name: each + back.get(name, 0) for name, each in words.items() if each}
+    return Chosen(rows, walked, moved, exact, back)
 
 
 class Choice(NamedTuple):

@@ -10,11 +10,12 @@ from synth.network.margins.walk import NOTHING, Rows
 
 @dataclass(frozen=True)
 class Margins:
-    """Rows that ranks compute although others own them, in a forward pass.
+    """Rows that ranks compute although others own them.
 
     recompute: extra multiply-adds of the busiest process that were allowed, as a fraction of its own; None
     for any that save seconds. rows: covered tensor -> rows beyond the own block along d, h and w that a rank
-    may compute. words: tensor -> words that the most-receiving rank fetches of it. seconds: of these
+    may compute. words: tensor -> words that the most-receiving rank fetches of it, in training with those of
+    its gradient, `back`, of the rank that receives most. seconds: of these
     exchanges, of a plan for time. extra_work: multiply-adds on rows that others own, of the rank with most of
     them, as a fraction of those of the busiest rank on its own rows. rounds: the longest chain of exchanges
     of rows and of layers. rounds_before, words_before: the same, and words, if these layers were cut by
@@ -35,11 +36,17 @@ class Margins:
     seconds: dict[str, float] = field(default_factory=dict)
     held: tuple[int, ...] = field(default=(), repr=False)
     layers: frozenset[str] = field(default=frozenset(), repr=False)
+    back: dict[str, int] = field(default_factory=dict)
 
     @property
     def cost(self) -> int:
         """Words, summed over tensors."""
         return sum(self.words.values())
+
+    @property
+    def fetched(self) -> int:
+        """Those of the forward pass."""
+        return self.cost - sum(self.back.values())
 
     def to_json(self) -> dict[str, Any]:
         """The data of a plan file."""
@@ -52,6 +59,7 @@ class Margins:
                     "words": self.words.get(name, 0),
                     "covered": name in self.rows,
                     **({"seconds": self.seconds[name]} if name in self.seconds else {}),
+                    **({"back": self.back[name]} if name in self.back else {}),
                 }
                 for name, rows in self.listed().items()
             ],

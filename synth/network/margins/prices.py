@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Protocol
 
 import numpy as np
@@ -44,15 +45,16 @@ def by_choice(amounts: Array, tensor: RowTensor) -> Array:
 class WordPrices:
     """Words that are received: computing costs none.
 
-    exchange: words that an exchange counts for beside its own.
+    exchange: words that an exchange counts for beside its own. graded: the tensors whose gradients return to
+    the owners; as many words then come back.
     """
 
-    def __init__(self, exchange: float = 0.0) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: float = 0.0, graded: Container[str] = ()) -> None:
+        self.exchange, self.graded = exchange, graded
 
     def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
         """Words of the rank that receives most."""
-        words = by_choice(fetched_words(need, computed), tensor)
+        words = by_choice(fetched_words(need, computed), tensor) * (1 + (tensor.name in self.graded))
         return words + self.exchange * (words > 0) if self.exchange else words
 
     def computing(self, tensor: RowTensor, computed: Array) -> Array:

@@ -48,6 +48,15 @@ class Walked:
         """Words of a tensor that each rank fetches."""
         return fetched_words(*self.boxes[name])
 
+    def returned(self, name: str) -> Array:
+        """Words of gradients that each rank receives from those that have fetched its words of a tensor."""
+        own, (need, computed) = self.graph[name].own, self.boxes[name]
+        both, found = common(need, computed), np.zeros(own.shape[2], np.int64)
+        for rank in range(own.shape[2]):
+            mine = own[:, :, rank, None]
+            found[rank] = (sizes(common(need, mine)) - sizes(common(both, mine))).sum()
+        return found
+
     def extra_work(self) -> Array:
         """Multiply-adds of each rank on rows that others own."""
         each = (extra_work(self.graph[name], boxes.computed) for name, boxes in self.boxes.items())
@@ -60,8 +69,16 @@ class Walked:
         total: Array = np.sum(list(each), axis=0)
         return total
 
-    def held_words(self) -> Array:
-        """Words that each rank holds beside its own, at most: of all tensors that are read later."""
+    def held_words(self, training: bool = False) -> Array:
+        """Words that each rank holds beside its own, at most: of all tensors that are read later.
+
+        In training of all tensors, and of the gradients of two; more than a backward pass needs.
+        """
+        if training:
+            pairs = ((sizes(hull(*boxes)), sizes(self.graph[name].own)) for name, boxes in self.boxes.items())
+            each = [held - own for held, own in pairs]
+            every: Array = np.sum(each, axis=0) + 2 * np.max(each, axis=0)
+            return every
         by = readers(self.graph)
         places = {name: place for place, name in enumerate(self.graph)}
         most: Array = np.zeros_like(next(iter(self.graph.values())).own[0, 0])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synth.layer.axes import Tensor
-from synth.network.graph import Node
+from synth.network.graph import Node, kernel_words
 from synth.network.memory.forward_walk import (
     ForwardWalk,
     Record,
@@ -23,7 +23,7 @@ from synth.network.memory.forward_walk import (
     release,
 )
 from synth.network.memory.layer_words import LayerWords
-from synth.network.memory.timeline import Storage
+from synth.network.memory.timeline import Storage, Words
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
@@ -63,12 +63,21 @@ def step_memory(plan: NetworkPlan, training: bool | None = None, ahead: int | No
     train = plan.request.training if training is None else training
     walk = _StepWalk(plan, train, plan.request.prefetched if ahead is None else ahead)
     walk.run()
-    weights, gradients = walk.weights, walk.weights if train else walk.nothing
-    values = walk.timeline.peak - gradients
+    values = walk.timeline.peak - (walk.weights if train else walk.nothing)
+    weights = walk.weights + (_copies(plan, walk) if plan.request.training else walk.nothing)
+    gradients = weights if train else walk.nothing
     if plan.margins is not None:
         values = values + np.array(plan.margins.held)
     parts = (weights, gradients, walk.pooled, values)
     return StepMemory(*(tuple(int(each) for each in part) for part in parts))
+
+
+def _copies(plan: NetworkPlan, walk: _StepWalk) -> Words:
+    """Weights of layers with margins, of which every rank has all, beyond the shards."""
+    names = frozenset() if plan.margins is None else plan.margins.layers
+    nodes = [node for node in plan.network.planned if node.name in names and node.weighted and not node.tied]
+    more = (kernel_words(node.layer) - walk.layers[node.name].own("Ker") for node in nodes if node.layer)
+    return sum(more, walk.nothing)
 
 
 class _StepWalk(ForwardWalk):

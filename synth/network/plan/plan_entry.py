@@ -91,7 +91,8 @@ class SingleRow(Row):
 class MarginRow(Row):
     """Of a tensor, the rows along d, h and w that a rank computes beyond its own; the words that it fetches.
 
-    covered: whether ranks may compute rows of others. seconds: of the fetch, in a plan for time.
+    covered: whether ranks may compute rows of others. seconds: of the fetch, in a plan for time. back: of
+    `words`, those of the gradient.
     """
 
     name: Text
@@ -99,6 +100,7 @@ class MarginRow(Row):
     words: Count
     covered: bool
     seconds: Number = 0
+    back: Count = 0
 
 
 class MarginsEntry(Row):

@@ -93,6 +93,7 @@ def digest_of(data: Mapping[str, Any]) -> str:
 def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     from synth.network.plan.step_words import words_by_tensor
 
+    covered = frozenset() if plan.margins is None else plan.margins.layers
     rows = zip(
         plan.network.planned,
         plan.layer_classes,
@@ -111,9 +112,10 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": words_by_tensor(layer_class, placed, tiling, plan, whole)
-            if plan.margins is None or node.name not in plan.margins.layers
-            else dict.fromkeys(("in", "ker", "out"), 0),
+            "words": {
+                **words_by_tensor(layer_class, placed, tiling, plan, whole),
+                **(dict.fromkeys(("in", "out"), 0) if node.name in covered else {}),
+            },
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
             "whole": whole,
@@ -176,7 +178,7 @@ def _check(plan: NetworkPlanEntry) -> None:
     if len({(edge.from_, edge.to, edge.onto) for edge in plan.redistributions}) < len(plan.redistributions):
         raise UsageError("redistributions names one edge twice")
     if plan.margins is not None:
-        _check_margins(plan.margins, not training and "ker" in plan.kept)
+        _check_margins(plan.margins, in_words if training else "ker" in plan.kept)
     _check_totals(plan)
 
 
@@ -202,7 +204,9 @@ def _check_edge(edge: EdgeRow, key: str, names: set[str], in_words: bool) -> Non
 
 def _check_margins(margins: MarginsEntry, allowed: bool) -> None:
     if not allowed:
-        raise UsageError("margins is there, but the plan is not of inference")
+        raise UsageError("margins is there, but the plan is neither of inference nor of training for words")
+    if any(each.back > each.words for each in margins.tensors):
+        raise UsageError("margins.tensors has a gradient of more words than move")
     if len({each.name for each in margins.tensors}) < len(margins.tensors):
         raise UsageError("margins.tensors names one tensor twice")
 

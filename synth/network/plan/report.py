@@ -54,9 +54,8 @@ def explain_margins(plan: NetworkPlan) -> str:
         return f"{plan.network.name}: no margins of rows {what} than the plan without them\n"
     from synth.network.margins.explain import reasons
 
-    return (
-        "\n".join([*margin_totals(plan), "", *reasons(plan.network, plan.placed_grids, plan.margins)]) + "\n"
-    )
+    told = reasons(plan.network, plan.placed_grids, plan.margins, plan.request.training)
+    return "\n".join([*margin_totals(plan), "", *told]) + "\n"
 
 
 def heading(plan: NetworkPlan) -> list[str]:

@@ -26,9 +26,11 @@ def moved_words(plan: NetworkPlan) -> int:
     names = (node.name for node in plan.network.planned)
     rows = zip(names, plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole, strict=True)
     for name, kind, placed, tiling, whole in rows:
-        if name in covered:
+        words = words_by_tensor(kind, placed, tiling, plan, whole)
+        if name in covered:  # whose rows count with the margins
+            moved += words["ker"]
             continue
-        moved += sum(words_by_tensor(kind, placed, tiling, plan, whole).values())
+        moved += sum(words.values())
         sharing = placed.grid.of(LACKS["Ker"])
         moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0
     return moved

@@ -40,12 +40,13 @@ def with_margins(
     own, while margins are chosen for words.
     """
     network, request = plan.network, plan.request
-    costs: _Costs = _Words(plan, exchange) if steps is None else _Seconds(plan, steps)
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
-    graph = row_graph(network, plain, request.procs)
+    graph = row_graph(network, plain, request.procs, request.training)
+    graded = _graded(plan, graph)
+    costs: _Costs = _Words(plan, exchange, graded) if steps is None else _Seconds(plan, steps)
     if not _covered(graph):
         return plan
-    without = evaluated(graph, {})
+    without = evaluated(graph, {}, graded=graded)
     work = float(without.walked.own_work().max())
     limit = request.most_recompute * work if request.most_recompute < math.inf else math.inf
     chosen = _chosen(plan, graph, turned, limit, costs, tried)
@@ -53,7 +54,7 @@ def with_margins(
         return plan
     choice, placed, graph = chosen
     covered = _covered(graph)
-    found = evaluated(graph, choice.rows, choice.exact)
+    found = evaluated(graph, choice.rows, choice.exact and not graded, graded)
     kept = {edge: not network.makers(edge) <= covered for edge in plan.edge_words}
     made = replace(
         plan,
@@ -73,10 +74,18 @@ def with_margins(
         words_before=without.cost,
         exact=choice.exact,
         seconds=costs.fetching(found),
-        held=tuple(found.walked.held_words().tolist()),
+        held=tuple(found.walked.held_words(request.training).tolist()),
         layers=frozenset(node.name for node in network.planned if node.name in covered),
+        back=found.back,
     )
     return replace(made, margins=margins)
+
+
+def _graded(plan: NetworkPlan, graph: RowGraph) -> frozenset[str]:
+    """The tensors whose gradients return to their owners."""
+    if not plan.request.training:
+        return frozenset()
+    return frozenset(graph) if plan.request.input_gradient else plan.network.trained
 
 
 class _Costs(Protocol):
@@ -106,14 +115,21 @@ class _Costs(Protocol):
 
 
 class _Words:
-    """Words that are received: a covered layer receives none itself."""
+    """Words that are received: a covered layer itself receives none but those of its weights in training."""
 
-    def __init__(self, plan: NetworkPlan, exchange: float) -> None:
-        self.plan, self.prices = plan, WordPrices(exchange)
+    def __init__(self, plan: NetworkPlan, exchange: float, graded: frozenset[str]) -> None:
+        self.plan, self.prices = plan, WordPrices(exchange, graded)
+        self.place = {node.name: i for i, node in enumerate(plan.network.planned)}
+
+    def weights(self, name: str) -> float:
+        """Words of the weights of a layer, cut by output rows."""
+        plan, i = self.plan, self.place[name]
+        placed = replace(plan.placed_grids[i], turned=())
+        return words_by_tensor(plan.layer_classes[i], placed, plan.tilings[i], plan, False)["ker"]
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
-        """Its words, in an exchange."""
-        return words + self.prices.exchange
+        """Its words, in an exchange, less those of weights."""
+        return words - self.weights(name) + self.prices.exchange
 
     def moved(self, edge: Edge) -> float:
         """Words."""
@@ -133,7 +149,7 @@ class _Words:
         """Those by input rows have their words."""
         costs, covered = list(made.layer_costs), _covered(found.walked.graph)
         for i, name, by_input_rows in _changed(made, choice, covered):
-            costs[i] = turned[name][1] if by_input_rows else 0
+            costs[i] = turned[name][1] if by_input_rows else self.weights(name)
         return replace(made, layer_costs=tuple(costs))
 
 
@@ -220,7 +236,7 @@ def _chosen(
         placed = list(plan.placed_grids)
         for i, name, by_input_rows in _changed(plan, choice, covered):
             placed[i] = turned[name][0] if by_input_rows else replace(placed[i], turned=())
-        made = row_graph(network, placed, plan.request.procs)
+        made = row_graph(network, placed, plan.request.procs, plan.request.training)
         if _covered(made) == covered - choice.turned:
             return choice, placed, made
     return None
@@ -246,7 +262,7 @@ def _exchanging(plan: NetworkPlan, covered: Set[str]) -> set[str]:
     found = {edge.target for edge, words in plan.edge_words.items() if words}
     if plan.timed is None:
         pairs = zip(plan.network.planned, plan.layer_costs, strict=True)
-        return found | {node.name for node, words in pairs if words}
+        return found | {node.name for node, words in pairs if words and node.name not in covered}
     rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, plan.tilings, strict=True)
     for node, kind, placed, tiling in rows:
         if node.name not in covered and any(words_by_tensor(kind, placed, tiling, plan, False).values()):

@@ -32,11 +32,13 @@ def drawn_model(rng: random.Random, dims: int, norms: bool = True) -> tuple[RowM
 
 
 def drawn_plan(
-    model: RowModel, shape: Shape, procs: int, rng: random.Random
+    model: RowModel, shape: Shape, procs: int, rng: random.Random, training: bool = False
 ) -> tuple[TracedModel, NetworkPlan]:
     """A plan on one grid for all layers that admit it, or on the cheapest; with chosen or any margins."""
     traced = trace_model(model, shape)
-    request = NetworkRequest(procs, resident_weights=True, recompute=0.5, exact_procs=True)
+    request = NetworkRequest(
+        procs, training=training, resident_weights=not training, recompute=0.5, exact_procs=True
+    )
     planner = _NetworkPlanner(traced.network, request, "auto", _silent)
     plan = planner.run()
     grids = row_grids(planner.candidates, planner.layers)
@@ -47,8 +49,9 @@ def drawn_plan(
         return traced, plan
     most = rng.choice([0, 1, 3, 99])
     rows = {name: (rng.randint(0, most), rng.randint(0, most), most) for name in plan.margins.rows}
-    words = evaluated(row_graph(traced.network, plan.placed_grids, procs), rows).words
-    return traced, replace(plan, margins=replace(plan.margins, rows=rows, words=words))
+    graph = row_graph(traced.network, plan.placed_grids, procs, training)
+    found = evaluated(graph, rows, graded=frozenset(graph) if training else ())
+    return traced, replace(plan, margins=replace(plan.margins, rows=rows, words=found.words, back=found.back))
 
 
 def _silent(text: str) -> None:

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from drawn_plans import drawn_model, drawn_plan
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.base.errors import SynthError
@@ -39,6 +41,60 @@ def compared(seed: int, dims: int) -> dict[str, Any]:
 def several(seeds: list[int], dims: int) -> list[dict[str, Any]]:
     """Some networks, one after another."""
     return [compared(seed, dims) for seed in seeds]
+
+
+def trained(seed: int, dims: int) -> dict[str, Any]:
+    """A training step of a random network on random margins: values and gradients, words of both passes."""
+    rng = random.Random(seed)
+    model, shape = drawn_model(rng, dims)
+    model.train()
+    procs = dist.get_world_size()
+    plan = from_first(lambda: drawn_plan(model, shape, procs, rng, training=True)[1], Ranks.world())
+    net = synth.parallelize(model, shape, plan=plan, check=False, input_gradient=True)
+    margins = plan.margins
+    return {
+        "seed": seed,
+        **step_beside(net, model, shape),
+        "margins": 0 if margins is None else sum(any(rows) for rows in margins.rows.values()),
+        "fetched": 0 if margins is None else margins.cost,
+    }
+
+
+def several_trained(seeds: list[int], dims: int) -> list[dict[str, Any]]:
+    """Some networks, one after another."""
+    return [trained(seed, dims) for seed in seeds]
+
+
+def step_beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The largest differences of a step from one process, and its words, counted and planned."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(shape, generator=draw).double().requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    expected = _listed(model(x))
+    weights = [torch.randn(each.shape, generator=draw).double() for each in expected]
+    sum(((w * each).sum() for w, each in zip(weights, expected, strict=True)), torch.zeros(())).backward()
+    before = net.received()
+    found = _listed(net(y))
+    forward = net.received() - before
+    losses = [(w * each).sum() for w, each in zip(weights, found, strict=True)]
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total + loss
+    total.backward()
+    words = net.planned_words(input_gradient=True)
+    rank = dist.get_rank()
+    theirs = dict(net.named_parameters())
+    return {
+        "value": max(map(_apart, expected, (each.full_tensor() for each in found))),
+        "gradient": max(_apart(p.grad, theirs[n].grad.full_tensor()) for n, p in model.named_parameters()),
+        "input": 0.0 if y.grad is None else _apart(x.grad, y.grad),
+        "counted": [forward, net.received() - before - forward],
+        "planned": [words.forward[rank], words.backward[rank]],
+    }
+
+
+def _apart(one: Any, other: Any) -> float:
+    return float((one - other).abs().max() / one.abs().max().clamp(min=1)) if one is not None else 0.0
 
 
 def beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -182,6 +238,113 @@ def other_plans(folder: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+class Trained(nn.Module):
+    """A decoder with dropout, batch normalization, and a checkpoint where asked."""
+
+    def __init__(self, drop: float = 0.0, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.a, self.b, self.up = Block(4, 4), Block(4, 4), nn.Upsample(scale_factor=2)
+        self.drop, self.batch, self.last = nn.Dropout(drop), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3, padding=1)
+        self.checkpointed = checkpointed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.second(nn.functional.silu(self.first(x))))
+        y = checkpoint(self.a, x, use_reentrant=False) if self.checkpointed else self.a(x)
+        z = self.batch(self.b(self.up(y)))
+        return self.last(nn.functional.dropout(nn.functional.silu(z), self.drop.p, self.training))
+
+
+def trainable(**options: Any) -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return Trained(**options).double()
+
+
+def training_steps(folder: str) -> dict[str, dict[str, Any]]:
+    """Steps with margins that are planned here, of a checkpointed model, and by the file of a plan."""
+    shape, procs, found = (1, 3, 24, 20), dist.get_world_size(), {}
+    path = Path(folder) / f"step-{dist.get_rank()}.json"
+    asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
+    for name, checkpointed in (("plain", False), ("checkpointed", True), ("by_file", True)):
+        model = trainable(checkpointed=checkpointed)
+        if name == "by_file":
+            net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)
+        else:
+            net = synth.parallelize(model, shape, check=False, recompute=0.5, **asked)
+            plan = synth.plan_model(model, shape, procs, recompute=0.5, **asked)
+            path.write_text(json.dumps(to_json(plan)))
+        without = synth.plan_model(model, shape, procs, **asked)
+        found[name] = {
+            **step_beside(net, model, shape),
+            "costs": [plan.cost, without.cost],
+            "margins": plan.margins is not None,
+            "of_plan": plan.words.step[dist.get_rank()],
+        }
+    return found
+
+
+def optimized(replicas: int) -> dict[str, Any]:
+    """Steps of an optimizer, with replicas of the network: the difference of weights from one process."""
+    model, other, shape = trainable(), trainable(), (1, 3, 24, 20)
+    for each in (model, other):
+        each.batch = nn.Identity()  # whose statistics would be those of a replica
+    mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("a", "b"))
+    asked: dict[str, Any] = {"check": False, "objective": "words", "recompute": 0.5}
+    net = synth.parallelize(model, shape, mesh["b"] if replicas == 1 else mesh, **asked)
+    mine = mesh.get_local_rank("a")
+    of_one, of_ranks = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (other, net))
+    draw = torch.Generator().manual_seed(4)
+    before = net.received()
+    for _ in range(3):
+        batch = torch.randn((replicas, *shape[1:]), generator=draw).double()
+        of_one.zero_grad()
+        of_ranks.zero_grad()
+        other(batch).square().mean().backward()
+        net(batch[mine : mine + 1]).full_tensor().square().mean().backward()
+        of_one.step()
+        of_ranks.step()
+    state = net.full_state_dict()
+    apart = max(_apart(v, state[n]) for n, v in other.state_dict().items())
+    return {"apart": apart, "words": net.received() - before}
+
+
+def dropped(recompute: float) -> list[float]:
+    """Two accumulated steps with dropout, the first without sums of gradients; sums that tell them apart."""
+    model, shape = trainable(drop=0.3), (1, 3, 24, 20)
+    net = synth.parallelize(model, shape, check=False, objective="words", recompute=recompute)
+    draw = torch.Generator().manual_seed(2)
+    torch.manual_seed(3)
+    x, y = (torch.randn(shape, generator=draw).double() for _ in range(2))
+    with net.no_sync():
+        (net(x).full_tensor() ** 2).sum().backward()
+    out = net(y).full_tensor()
+    (out**2).sum().backward()
+    grads = [p.grad.full_tensor() for _, p in sorted(net.named_parameters())]
+    return [float(each.abs().sum()) for each in (out, *grads)]
+
+
+def low_precision_step() -> float:
+    """The difference of gradients inside of autocast, as a multiple of that of one process."""
+    model, shape = trainable().float(), (1, 3, 32, 24)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    net = synth.parallelize(model, shape, check=False, objective="words", recompute=0.5)
+    exact = trainable()
+    exact(x.double()).square().sum().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        one, other = model(x), net(x)
+    one.float().square().sum().backward()
+    other.full_tensor().float().square().sum().backward()
+    right = [p.grad for p in exact.parameters()]
+    theirs = dict(net.named_parameters())
+    each = [
+        [p.grad.double() for p in model.parameters()],
+        [theirs[n].grad.full_tensor().double() for n, _ in model.named_parameters()],
+    ]
+    apart = [sum(float((a - b).square().sum()) for a, b in zip(found, right, strict=True)) for found in each]
+    return (apart[1] / apart[0]) ** 0.5
+
+
 def said(make: Any) -> str:
     """What a call is refused with."""
     try:
@@ -198,7 +361,7 @@ def refused(folder: str) -> list[str]:
     train = partial(synth.parallelize, model, shape, check=False)
     infer = partial(train, mode="inference")
     found = [
-        said(partial(train, recompute=0.1)),
+        said(partial(train, recompute=0.1, objective="time")),
         said(partial(infer, recompute=0.1, plan="spatial")),
         said(partial(infer, recompute=1.5)),
         said(partial(train, plan=plan)),
@@ -220,3 +383,8 @@ def low_precision() -> float:
         with torch.autocast("cpu", torch.bfloat16):
             one, found = model(x)[0], net(x)[0].full_tensor()
     return float((found.double() - exact).norm() / (one.double() - exact).norm())
+
+
+def divides(replicas: int) -> bool:
+    """Whether replicas of the network have two ranks or more each."""
+    return dist.get_world_size() % replicas == 0 and dist.get_world_size() > replicas

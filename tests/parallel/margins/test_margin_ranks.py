@@ -12,7 +12,8 @@ pytestmark = pytest.mark.ranks
 
 
 SEEDS = {1: [101, 102, 106, 133], 2: [207, 210, 227, 238], 3: [304, 327, 332, 336]}  # by dimensions
-SIZES = [4, pytest.param(3, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
+TRAINED = {1: [101, 105, 113], 2: [202, 207, 219], 3: [305, 313, 319]}
+SIZES = [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 3, 6))]
 
 
 @pytest.fixture(scope="module", params=SIZES, ids="{} ranks".format)
@@ -57,13 +58,52 @@ def test_plans_for_time_and_within_a_limit_of_memory(ranks: RankPool, tmp_path: 
         assert plans["within"]["held"] <= plans["within"]["limit"]
 
 
+@pytest.mark.parametrize("dims", TRAINED)
+def test_gradients_are_those_of_one_process_and_words_those_planned(dims: int, ranks: RankPool) -> None:
+    """Rings return to their owners, statistics are of owned rows, and no row counts twice."""
+    every = ranks.call("several_trained", TRAINED[dims], dims)
+    for by_rank in zip(*every, strict=True):
+        for found in by_rank:
+            assert found["value"] < 1e-11, found
+            assert max(found["gradient"], found["input"]) < 1e-10, found
+            assert found["counted"] == found["planned"], found
+    assert sum(bool(found["margins"] and found["fetched"]) for found in every[0]) >= 2
+
+
+def test_steps_of_models_with_checkpoints_and_batch_norms(ranks: RankPool, tmp_path: Path) -> None:
+    """Margins that are planned for a model in training; also in the file of a plan."""
+    for steps in ranks.call("training_steps", str(tmp_path)):
+        for name, found in steps.items():
+            assert found["value"] < 1e-11, (name, found)
+            assert max(found["gradient"], found["input"]) < 1e-9, (name, found)
+            assert found["counted"] == found["planned"], (name, found)
+            assert sum(found["counted"]) == found["of_plan"], (name, found)
+            assert found["margins"]
+            assert found["costs"][0] < found["costs"][1]
+
+
+def test_accumulated_steps_drop_the_same_words_with_margins(ranks: RankPool) -> None:
+    without, wide = (ranks.call("dropped", share)[0] for share in (0.0, 0.5))
+    assert wide == pytest.approx(without, rel=1e-9)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_weights_after_steps_of_an_optimizer(ranks: RankPool, replicas: int) -> None:
+    if ranks.call("divides", replicas)[0]:
+        for found in ranks.call("optimized", replicas):
+            assert found["apart"] < 1e-9
+            assert found["words"] > 0
+
+
+def test_a_step_in_lower_precision_is_that_of_one_process(ranks: RankPool) -> None:
+    assert all(0.3 < each < 2 for each in ranks.call("low_precision_step"))
+
+
 def test_what_is_not_planned_is_refused_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
     every = ranks.call("refused", str(tmp_path))
     assert all(each == every[0] for each in every)
     train, given, much, plan, other = every[0]
-    assert train == (
-        "recompute=0.1 is of inference, but mode is training; leave it out, or give mode='inference'"
-    )
+    assert train == "recompute=0.1 is not planned for time in a training step; give objective='words'"
     assert given == "recompute=0.1 is for a plan that is made here, but one is given; leave out one of both"
     assert much == "recompute is 1.5; it must be from 0 (no row twice) to 1 (twice the work)"
     assert plan == (

@@ -169,3 +169,8 @@ def beside_one_process() -> float:
         shard = net.scatter(batch)
         net(shard)
         return least_peak(lambda: net(shard)) / allocated(lambda: model(batch)).peak
+
+
+def measure_margins(name: str, recompute: float) -> dict[str, tuple[float, float]]:
+    """`measure` of a plan for words with margins."""
+    return _measured(*NETWORKS[name], objective="words", recompute=recompute)

@@ -39,6 +39,14 @@ def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
             assert abs(planned / measured - 1) < APART, (pass_, measured, planned)
 
 
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_with_margins_a_step_holds_no_more_than_is_planned(ranks: RankPool) -> None:
+    for found in ranks.call("measure_margins", "decoder", 0.3):
+        for pass_, (measured, planned) in found.items():
+            assert 1 - APART < planned / measured < 1.4, (pass_, measured, planned)
+
+
 @pytest.mark.ranks
 def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(ranks: RankPool) -> None:
     found = ranks.call("measure_layers")
