@@ -277,9 +277,11 @@ def test_words_of_a_training_step_with_margins_are_counted(
         own = [indices(graph[name].own[:, :, rank]) for rank in range(4)]
         need, computed = walked.boxes[name]
         lacks = [indices(need[:, :, rank]) - indices(computed[:, :, rank]) for rank in range(4)]
-        back = [sum(len(lack & mine) for lack in lacks) for mine in own]
+        channels = graph[name].shape[1]
+        back = [channels * sum(len(lack & mine) for lack in lacks) for mine in own]
         assert back == walked.returned(name).tolist()
-        assert (words, plan.margins.back[name]) == (max(map(len, lacks)) + max(back), max(back))
+        there = channels * max(map(len, lacks))
+        assert (words, plan.margins.back[name]) == (there + max(back), max(back))
     data = to_json(plan)
     assert parse_network_plan(json.dumps(data), "plan.json") == data
     asked = ["plan", str(net), "--procs", "4", "--pass", "training", "--recompute", "30%"]
