@@ -72,7 +72,7 @@ def with_margins(
         rounds=found.walked.rounds(network, exchanging),
         rounds_before=without.walked.rounds(network, exchanging - choice.turned),
         words_before=without.cost,
-        exact=choice.exact,
+        exact=found.exact,
         seconds=costs.fetching(found),
         held=tuple(found.walked.held_words(request.training).tolist()),
         layers=frozenset(node.name for node in network.planned if node.name in covered),
