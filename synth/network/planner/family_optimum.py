@@ -10,7 +10,9 @@ known one, so the others are left out first:
     4  the whole graph      the best of what remains (`solve.narrow`)
 
 Every number before the last one is a lower bound of the plans that have some grid. Where too many grids
-remain, those with a larger number are left out too, and the bound is at most the least number among them.
+remain after the first step, those with a larger number are one option together: it has the least words of
+any of them, and redistributions to and from it count nothing. Where too many remain after a later step, those
+with a larger number are left out, and the bound is at most the least number among them.
 """
 
 from __future__ import annotations
@@ -85,27 +87,39 @@ class FamilySearch:
         more = [
             each.known_least(each.proven_least() + most) - each.proven_least() for each in self.candidates
         ]
-        places, left_out = self._kept(more, alone, cost, FEW_RANKS)
+        places, _ = self._kept(more, alone, cost, FEW_RANKS)
         if places is None:
             return FamilyOptimum(alone)
         placed = [
             [option for grid in each.grids.grids(some) for option in each.ordered(grid)]
             for each, some in zip(self.candidates, places, strict=True)
         ]
-        self.looked_at = placed
+        others = [
+            each.proven_least() + float(np.delete(row, some).min(initial=math.inf))
+            for each, row, some in zip(self.candidates, more, places, strict=True)
+        ]
+        self.looked_at, left_out = placed, cost
         for ranks in (FEW_RANKS, self.procs):
-            bound, rows = self._forest(*self._tables(placed, self.on_few))
+            bound, rows = self._forest(*self._tables(placed, others, self.on_few))
             if bound >= left_out:
                 return FamilyOptimum(left_out)
-            some, left_out = self._kept(self._of_classes(rows), bound, left_out, ranks)
-            if some is None:
+            kept, left_out = self._kept(self._of_classes(rows), bound, left_out, ranks)
+            if kept is None:
                 return FamilyOptimum(bound)
-            placed = self._counted([[row[i] for i in kept] for row, kept in zip(placed, some, strict=True)])
-        return self._exact(placed, left_out)
+            others = [
+                each if at.size and at[-1] == len(row) else math.inf
+                for each, at, row in zip(others, kept, placed, strict=True)
+            ]
+            placed = self._counted(
+                [[row[i] for i in at if i < len(row)] for row, at in zip(placed, kept, strict=True)]
+            )
+        return self._exact(placed, others, left_out)
 
-    def _exact(self, placed: Sequence[Sequence[PlacedGrid]], left_out: float) -> FamilyOptimum:
+    def _exact(
+        self, placed: Sequence[Sequence[PlacedGrid]], others: Sequence[float], left_out: float
+    ) -> FamilyOptimum:
         """The optimum over the remaining grids, with exact costs of layers and of redistributions."""
-        costs, pairs = self._tables(placed, self.prices)
+        costs, pairs = self._tables(placed, others, self.prices)
         bound, rows = self._forest(costs, pairs)
         if bound >= left_out:
             return FamilyOptimum(left_out)
@@ -116,8 +130,11 @@ class FamilySearch:
             return FamilyOptimum(bound)
         if found.cost > left_out:
             return FamilyOptimum(left_out)
-        chosen = zip(self.class_of, kept, found.chosen, strict=True)
-        return FamilyOptimum(found.cost, tuple(placed[k][at[option]] for k, at, option in chosen))
+        rest = zip(self.class_of, kept, found.chosen, strict=True)
+        chosen = [(placed[k], int(at[option])) for k, at, option in rest]
+        if any(place == len(row) for row, place in chosen):
+            return FamilyOptimum(found.cost)
+        return FamilyOptimum(found.cost, tuple(row[place] for row, place in chosen))
 
     def _forest(self, costs: Sequence[Table], pairs: Pairs) -> tuple[float, list[Table]]:
         """`least_of_forest` of the edges that move most."""
@@ -156,14 +173,19 @@ class FamilySearch:
         return [list(map(each.cut, row)) for each, row in zip(self.candidates, placed, strict=True)]
 
     def _tables(
-        self, placed: Sequence[Sequence[PlacedGrid]], prices: EdgePrices
+        self, placed: Sequence[Sequence[PlacedGrid]], others: Sequence[float], prices: EdgePrices
     ) -> tuple[list[Table], dict[tuple[int, int], Table]]:
-        """(costs of layers, costs of pairs of layers) by options, exact or lower bounds."""
+        """(costs of layers, costs of pairs of layers) by options, exact or lower bounds.
+
+        others: by class, the least words of all grids that are no options; the last option stands for them.
+        """
         rows = [
             np.array([each.least_of(option.grid) for option in row], float)
             for each, row in zip(self.candidates, placed, strict=True)
         ]
-        return with_edges([rows[k] for k in self.class_of], prices.of(placed), self.position)
+        costs, pairs = with_edges([rows[k] for k in self.class_of], prices.of(placed), self.position)
+        with_others = [np.append(cost, others[k]) for k, cost in zip(self.class_of, costs, strict=True)]
+        return with_others, {ends: np.pad(table, (0, 1)) for ends, table in pairs.items()}
 
 
 def with_edges(
