@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,7 @@ from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.expression import ExpressionStep
 from synth.runtime.layers.steps.gathered_step import GatheredStep, Several, empty_copy
 from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.homes import is_at_home
 from synth.runtime.layers.steps.one_mode import InOneMode, follow
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
@@ -42,6 +44,7 @@ from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
+from synth.runtime.tracing.updates import Update
 
 MOST = 20  # lines of gathered calls
 
@@ -117,6 +120,8 @@ class Builder(Wiring):
         if self.whole and context.ranks.reports:
             LOG.warning("\n".join([*self.whole[:MOST], *self._more()]))
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
+        for node in graph.nodes:
+            self._check_views(node.meta.get("changes_part", ()))
         if given_homes is not None:
             self.homes = {
                 key: given_homes.get(key) or self._whole(key, use)
@@ -302,10 +307,11 @@ class Builder(Wiring):
         """A step for which every rank computes the whole."""
         name = call.node.name if call.module is None else str(call.node.target)
         place = call.node.meta.get("place", "")
-        if self.refuse:
-            what = name if call.module is not None else call.function.__name__
-            raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")
-        self.whole.append(f"{name}: gathered, every rank computes it{place}")
+        if not self._is_small_update(call, layouts.values()):
+            if self.refuse:
+                what = name if call.module is not None else call.function.__name__
+                raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")
+            self.whole.append(f"{name}: gathered, every rank computes it{place}")
         count, ranks = self._counter(call.name), self.context.ranks
         plain = None if call.module is None else empty_copy(call.module)
         given = call.parameters.values()
@@ -329,6 +335,31 @@ class Builder(Wiring):
         )
 
     # -- small parts ---------------------------------------------------------------
+
+    def _check_views(self, names: Iterable[str]) -> None:
+        """Raise `ValueError` if a view that changes would be one of a copy."""
+        for key in {self.first_names.get(name, name) for name in names}:
+            for call in self.expressions:
+                for held, use in self.held[call]:
+                    if held == key and not is_at_home(use, self.homes[key]):
+                        raise ValueError(
+                            f"forward changes {key} in place through a view ({call}),"
+                            " of which another call holds a part on each rank; change"
+                            " the buffer itself, as by copy_"
+                        )
+
+    def _is_small_update(self, call: Call, layouts: Iterable[Layout]) -> bool:
+        """Whether a call gives a buffer words of its own size, which all ranks hold."""
+        if not isinstance(call.function, Update):
+            return False
+        ranks = self.context.ranks
+        if ranks.everyone.size > ranks.size:
+            raise ValueError(
+                f"forward updates a buffer by what it computes ({call.name}), which"
+                " every replica would do by its own samples; give parallelize all"
+                " ranks, without replicas"
+            )
+        return all(prod(each.whole) <= prod(call.out) for each in layouts)
 
     def _more(self) -> list[str]:
         """How many calls are gathered beyond those that are listed, and their words."""

@@ -100,8 +100,10 @@ class Changes:
         trained = self.recorder.trained.get(values.untyped_storage()._cdata)
         what = self.recorder.stored.get(id(values)) or trained
         what = what or f"a tensor of {tuple(values.shape)}"
+        remedy = "compute a new tensor, as by torch.where or torch.cat"
+        if values.untyped_storage()._cdata in self.recorder.buffers:
+            remedy = "give the whole buffer its new values, as by copy_"
         raise ValueError(
             f"forward changes {what} in place by {function_name(func)}{how}, which the"
-            " ranks would not do; compute a new tensor, as by torch.where or torch.cat"
-            f"{in_user_code()}"
+            f" ranks would not do; {remedy}{in_user_code()}"
         )

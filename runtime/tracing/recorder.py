@@ -39,6 +39,7 @@ from synth.runtime.tracing.recorded import (
 )
 from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
+from synth.runtime.tracing.updates import Updates
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
@@ -82,10 +83,14 @@ class Recorder(TorchFunctionMode):
             values.untyped_storage()._cdata: name
             for name, values in model.named_parameters()
         }
+        self.buffers = {  # storage of a buffer -> its name, and the buffer
+            values.untyped_storage()._cdata: (name, values)
+            for name, values in model.named_buffers()
+        }
         self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
         self.reads = False  # whether Python has read the values of a constant
         self.changed_constants: list[tuple[torch.Tensor, Any]] = []
-        self.changes = Changes(self)
+        self.changes, self.updates = Changes(self), Updates(self)
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
 
     def graph_of(
@@ -117,12 +122,7 @@ class Recorder(TorchFunctionMode):
             result = model(*args, **kwargs)
         for hook in hooks:
             hook.remove()
-        for key, name in stored_tensors(model):
-            if self.stored.get(key) != name:
-                raise ValueError(
-                    f"forward puts another tensor in the place of {name}, which the"
-                    " ranks would not do; compute it outside of the model"
-                )
+        self.updates.take_assigned(model)
         if self.reads and self.changed_constants:  # another value in every pass
             self.changes.refuse(*self.changed_constants[0], " and reads such values")
         self._give(Structure(result))
@@ -182,6 +182,8 @@ class Recorder(TorchFunctionMode):
         results = list(tensors_in(result))
         pairs = zip(used, before, strict=True)
         changed = [values for values, version in pairs if values._version != version]
+        if computed and self.updates.take(func, nodes, changed, results):
+            return result
         for values in changed:
             self.changes.check(values, func, results, computed)
             if id(values) in self.stands_for:  # which alone has changed
@@ -204,6 +206,8 @@ class Recorder(TorchFunctionMode):
             call = func if isinstance(result, torch.Tensor) else picked(func, index)
             node = self._create("call_function", call, nodes, function_name(call))
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
+            if changed and not computed and not stored:
+                node.meta["changes_part"] = self.updates.names_of(changed)
             node.meta["several"] = group
             self._remember(values, node)
         return result
@@ -271,6 +275,8 @@ class Recorder(TorchFunctionMode):
         node = self._create("call_function", func, nodes, function_name(func))
         node.meta["expression"] = node.meta["changes"] = True
         node.meta["value"] = None
+        views = [values for values in changed if id(values) not in self.stored]
+        node.meta["changes_part"] = self.updates.names_of(views)
         for values in changed:
             maker, _ = self.nodes[id(values)]
             self.nodes[id(values)] = maker, values._version

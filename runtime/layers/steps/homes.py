@@ -29,10 +29,14 @@ from synth.runtime.tensor.partition import Partition
 
 
 def is_at_home(use: Held, home: Held) -> bool:
-    """Whether a step uses a parameter as it is held. The same on all ranks."""
+    """Whether a step uses a parameter as it is held. The same on all ranks.
+
+    It then uses the very tensor, which it may change, if it is a buffer.
+    """
     if use.partition is None or home.partition is None:
         return use.partition is home.partition
-    return use.partition == home.partition and use.copies == home.copies
+    alike = use.name in use.module._buffers or use.copies == home.copies
+    return use.partition == home.partition and alike
 
 
 def fetched(values: torch.Tensor, home: Held, use: Held, count: Count) -> torch.Tensor:

@@ -1,0 +1,46 @@
+"""Buffers that `forward` updates by what it computes have the words of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from buffer_update_ranks import FORMS, MODELS
+from rank_pool import RankPool
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    module = Path(__file__).with_name("buffer_update_ranks.py")
+    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", [*FORMS, *MODELS])
+def test_they_are_those_of_one_process(name: str, ranks: RankPool) -> None:
+    for plan in (None, "spatial"):
+        for found in ranks.call("passes", name, plan):
+            assert max(found["error"], found["gradient"], found["state"]) < 1e-10
+            assert all(counted == planned for counted, planned in found["words"])
+
+
+@pytest.mark.ranks
+def test_an_update_is_not_reported_as_a_gathered_call(ranks: RankPool) -> None:
+    ranks.said()
+    ranks.call("passes", "replaced", "spatial")
+    assert "gathered" not in ranks.said()
+
+
+@pytest.mark.ranks
+def test_others_are_refused(ranks: RankPool) -> None:
+    found = ranks.call("refused")
+    assert all(each == found[0] for each in found)
+    said = found[0]
+    assert "keep the graph of every pass; detach them" in said["graph"]
+    assert "in the place of mean, which has (8,) and torch.float32" in said["dtype"]
+    assert "in a checkpoint, which runs twice" in said["checkpoint"]
+    assert "give the whole buffer its new values, as by copy_" in said["part"]
+    assert "replica" in said["replicas"]
