@@ -99,16 +99,23 @@ class Updates:
                     f" {old.dtype}; keep its shape and dtype"
                 )
             node, held = recorder.node(new), self._held(name)
-            readers = [each for each in held.users if each.op != "output"]
-            if readers:  # they have the words of before, also in the backward pass
-                with recorder.graph.inserting_before(readers[0]):
-                    kept = recorder.graph.call_function(torch.clone, (held,))
-                kept.meta.update(readers[0].meta)
-                kept.meta["value"], kept.meta["expression"] = held.meta["value"], True
-                kept.meta["changes"], kept.meta["several"] = False, object()
-                held.replace_all_uses_with(kept, lambda user, own=kept: user is not own)
+            self._keep_words(held)
             update = Update(torch.Tensor.copy_, 0)
             self._record(name, new, update, ((held, node), {}))
+
+    def _keep_words(self, held: fx.Node) -> None:
+        """Let all readers of a buffer have its words of before, also backwards."""
+        readers = [each for each in held.users if each.op != "output"]
+        if not readers:
+            return
+        with held.graph.inserting_before(readers[0]):
+            kept = held.graph.call_function(torch.clone, (held,))
+        kept.meta.update(readers[0].meta)
+        kept.meta["value"], kept.meta["expression"] = held.meta["value"], True
+        kept.meta["changes"], kept.meta["several"] = False, object()
+        kept.meta["region"] = ()
+        for reader in readers:
+            reader.replace_input_with(held, kept)
 
     def names_of(self, changed: list[torch.Tensor]) -> set[str]:
         """The buffers of whose memory some tensors are."""
@@ -132,10 +139,12 @@ class Updates:
 
     def _held(self, name: str) -> fx.Node:
         """The node of the buffer itself."""
-        for node in self.recorder.graph.nodes:
-            if node.op == "get_attr" and node.target == name:
-                return node
-        node = self.recorder.graph.create_node("get_attr", name)
+        graph: fx.Graph = self.recorder.graph
+        for known in graph.nodes:
+            if known.op == "get_attr" and known.target == name:
+                found: fx.Node = known
+                return found
+        node: fx.Node = graph.create_node("get_attr", name)
         _, buffer = next(b for b in self.recorder.buffers.values() if b[0] == name)
         node.meta["value"] = torch.empty_like(buffer, device="meta")
         return node
