@@ -175,8 +175,8 @@ def passes(name: str, plan: Any = None) -> dict[str, Any]:
 def refused() -> dict[str, str]:
     """What is said of updates that the ranks cannot make."""
 
-    def longer(self: Any, mean: torch.Tensor) -> None:
-        self.mean = mean.double()
+    def shorter(self: Any, mean: torch.Tensor) -> None:
+        self.mean = mean.bfloat16()
 
     def again(self: Any, mean: torch.Tensor) -> None:
         checkpoint(lambda: self.mean.lerp_(mean, 0.1), use_reentrant=False)
@@ -186,7 +186,7 @@ def refused() -> dict[str, str]:
 
     models = {
         "graph": Running(FORMS["copy_"], detached=False),
-        "dtype": Running(longer),
+        "dtype": Running(shorter),
         "checkpoint": Running(again),
         "part": Running(a_part),
     }
