@@ -29,31 +29,6 @@ class PlannedBoxes(NamedTuple):
     after: tuple[Box, ...]
 
 
-class RedistributedStep(Step):
-    """A step whose input is first redistributed to the layout that the step wants."""
-
-    def __init__(
-        self, step: Step, source: Layout, wanted: Layout, count: Count
-    ) -> None:
-        super().__init__()
-        self.step, self.source, self.wanted, self.count = step, source, wanted, count
-        self.layout = step.layout
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The shard of the result."""
-        shard = redistribute(shard, self.source, self.wanted, self.count)
-        result: torch.Tensor = self.step(shard)
-        return result
-
-    def held_tensors(self) -> dict[str, Held]:
-        """What the inner step uses."""
-        return self.step.held_tensors()
-
-    def exchanges(self) -> list[Exchange]:
-        """The input, and what the inner step exchanges."""
-        return moved(self.source, self.wanted) + self.step.exchanges()
-
-
 class PlannedLayer(Step):
     """A planned layer, with the redistributions before and after it.
 

@@ -19,7 +19,6 @@ from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
     PlannedLayer,
     PlannedLinearOnMap,
-    RedistributedStep,
 )
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.expression import ExpressionStep
@@ -27,6 +26,7 @@ from synth.runtime.layers.steps.gathered_step import GatheredStep, Several, empt
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.homes import is_at_home
 from synth.runtime.layers.steps.one_mode import InOneMode, follow
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
 from synth.runtime.model.margins import MarginPlace, Margins
@@ -39,8 +39,8 @@ from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.gradient_paths import gradient_paths
 from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
-from synth.runtime.operators.table import Operator, Operators
-from synth.runtime.rules.rule import is_trainable
+from synth.runtime.operators.table import RULES, Operator, Operators
+from synth.runtime.rules.rule import Operand, is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
@@ -294,14 +294,14 @@ class Builder(Wiring):
         place: PlannedBoxes,
     ) -> Step | None:
         """A pooling or resizing in the boxes that the plan gives it."""
-        ((node, source),) = layouts.items()
+        if operator.kind not in RULES:
+            return None
+        (source,) = layouts.values()
         wanted = source.with_boxes(source.whole, place.before)
         out = source.with_boxes(call.out, place.after)
-        given = {node: wanted}, self._halo_counter, self.batch_norms, out
-        step = choose_step(call, operator, *given)
-        if step is None:
-            return None
-        return RedistributedStep(step, source, wanted, self._counter(call.name))
+        rule = RULES[operator.kind](call, operator, wanted, out)
+        first = Operand(source, wanted), self._counter(call.name)
+        return Pulled(rule, self._halo_counter(call.name), None, first)
 
     def _gathered(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step:
         """A step for which every rank computes the whole."""

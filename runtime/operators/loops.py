@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.prefix_exchange import lines_along
 from synth.runtime.comm.redistribute import Count
@@ -27,25 +26,6 @@ from synth.runtime.rules.mapped_rows import MappedRows
 from synth.runtime.rules.rule import Operand, Rule, needed, where_words
 
 Hold = Callable[[Call, Mapping[str, Layout], Count], "ReplicatedParams | None"]
-
-
-class AffineScan(Pulled):
-    """A recurrence: it brings its operands together, then exchanges maps of ranks."""
-
-    def __init__(
-        self,
-        scan: CutAffineScan,
-        rule: Rule,
-        count: Count,
-        module: ReplicatedParams | None,
-        needs: Sequence[int | str],
-    ) -> None:
-        super().__init__(rule, count, module)
-        self.scan, self.needs = scan, tuple(needs)
-
-    def exchanges(self) -> list[Exchange]:
-        """What is brought together, and the map of a rank in each round."""
-        return [*super().exchanges(), *self.scan.exchanges(*self.needs)]
 
 
 def affine_step(
@@ -74,7 +54,12 @@ def affine_step(
     if len(reads) < 3 - number - (start is None):
         return None  # a tensor that occurs twice
     given = (1,) * len(call.out) if number else node_shape(factors)
-    scan = CutAffineScan(dim, out, given, tuple(lines))
+    boxes = {
+        name: needed(out, tuple(values.shape), reads[node])
+        for node, (name, values) in call.parameters.items()
+    }
+    needs = (*range(len(inputs)), *(call.state_key(name) for name in boxes))
+    scan = CutAffineScan(dim, out, given, tuple(lines), needs)
 
     def run(factors: Any, terms: torch.Tensor, start: Any, _: int) -> Any:
         if number:
@@ -85,15 +70,9 @@ def affine_step(
         Operand(source, needed(out, source.whole, reads[node]), place, reads[node])
         for place, (node, source) in enumerate(inputs.items())
     )
-    boxes = {
-        name: needed(out, tuple(values.shape), reads[node])
-        for node, (name, values) in call.parameters.items()
-    }
-    needs = [*range(len(operands)), *(call.state_key(name) for name in boxes)]
     local = where_words(call.filled(instead=run), out, call.dtypes)
-    return AffineScan(
-        scan, Rule(out, operands, local), count, hold(call, boxes, count), needs
-    )
+    rule = Rule(out, operands, local, scan)
+    return Pulled(rule, count, hold(call, boxes, count))
 
 
 def _beside(

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import fx
 
-from synth.runtime.layers.rows.reduction import OPERATORS, ReductionForm
 from synth.runtime.operators.call import Call
 from synth.runtime.rules.pooling import (
     ADAPTIVE_AVG,
@@ -19,6 +18,7 @@ from synth.runtime.rules.pooling import (
     AVG_POOLS,
     pool_operator,
 )
+from synth.runtime.rules.reductions import OPERATORS, ReductionForm
 
 
 def reduction_of(call: Call) -> ReductionForm | None:

@@ -15,8 +15,6 @@ from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
-from synth.runtime.layers.rows.reduction import Reduction
-from synth.runtime.layers.rows.scan import Scan
 from synth.runtime.layers.steps.dropout import Dropout
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
@@ -30,8 +28,9 @@ from synth.runtime.rules.access import Same, aligned
 from synth.runtime.rules.movement import joined, like_first
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import best_layout, product, wanted
+from synth.runtime.rules.reductions import reduction
 from synth.runtime.rules.rule import Rule, needed
-from synth.runtime.rules.scans import cut_scan
+from synth.runtime.rules.scans import scan_rule
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -68,15 +67,17 @@ def choose_step(
     source, module = next(iter(inputs.values())), operator.module
     count = counter(call.name)
     if operator.kind == "reduction":
-        return Reduction(operator.form, source, batch_norms.groups, count)
+        rule = reduction(operator.form, source, batch_norms.groups, count)
+        return Pulled(rule, count)
     if operator.kind == "affine":
         return affine_step(call, inputs, count, hold)
     if operator.kind == "mapped":
         return mapped_step(call, inputs, count, hold)
     if operator.kind == "scan":
-        scan = cut_scan(operator.form.name, operator.form.dim, source)
-        if scan is not None:
-            return Scan(scan, operator.form.operator, count)
+        name, dim, scanned, _ = operator.form
+        cut = scan_rule(name, dim, source, scanned, count)
+        if cut is not None:
+            return Pulled(cut, count)
     if operator.kind == "prelu":
         boxes = _broadcast(call, source, module.weight.shape)
         held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)

@@ -44,27 +44,26 @@ def affine_scan(
     """
     if terms.is_meta:  # of which only shape and dtype count
         return factors * terms + terms
-    state, made = start, []
-    for row in range(terms.shape[dim]):
-        term, factor = terms.select(dim, row), factors
-        if isinstance(factors, torch.Tensor):
-            factor = factors.select(dim, row if factors.shape[dim] > 1 else 0)
-        state = term if state is None else factor * state + term
-        made.append(state)
-    return torch.stack(made, dim)
+    rows = terms.unbind(dim)
+    each: Sequence[torch.Tensor | float] = [factors]
+    if isinstance(factors, torch.Tensor):
+        each = factors.unbind(dim)
+    each = each if len(each) == len(rows) else [each[0]] * len(rows)
+    return torch.stack(_states(list(zip(each, rows, strict=True)), start), dim)
 
 
 class CutAffineScan(NamedTuple):
     """A recurrence on ranks that may cut its rows.
 
     layout: of the states. factors: the shape of the whole factors.
-    lines: ranks whose rows follow each other.
+    lines: ranks whose rows follow each other. needs: see `Exchange`.
     """
 
     dim: int
     layout: Layout
     factors: tuple[int, ...]
     lines: tuple[Line, ...]
+    needs: tuple[int | str, ...]
 
     @property
     def line(self) -> Line:
@@ -93,7 +92,7 @@ class CutAffineScan(NamedTuple):
             )
         return made.to(dtype)
 
-    def exchanges(self, *needs: int | str) -> list[Exchange]:
+    def exchanges(self) -> list[Exchange]:
         """The map of a rank in each round, there and back."""
         shape = self.layout.whole
         access = aligned(self.factors, shape)
@@ -104,7 +103,7 @@ class CutAffineScan(NamedTuple):
 
         given = self.layout, self.lines, words
         there, back = (words_received(*given, turned=way) for way in (False, True))
-        return [Exchange(there, back, needs)]
+        return [Exchange(there, back, self.needs)]
 
 
 class _AffineScan(torch.autograd.Function):
@@ -128,12 +127,12 @@ class _AffineScan(torch.autograd.Function):
             before = start.expand(before.shape)
         fresh = first and start is None
         if len(line) > 1:
-            state = _states(rows, before, fresh)[-1]
+            state = _states(rows, None if fresh else before)[-1]
             found = exclusive_prefix(
                 [state, factors.prod(scan.dim)], line, composed, ranks, count
             )
             before = before if found is None else found[0]
-        states = torch.stack(_states(rows, before, fresh), scan.dim)
+        states = torch.stack(_states(rows, None if fresh else before), scan.dim)
         ctx.scan, ctx.count, ctx.first = scan, count, first
         ctx.start = None if start is None else start.shape
         ctx.save_for_backward(factors, states, before)
@@ -170,11 +169,12 @@ class _AffineScan(torch.autograd.Function):
 
 
 def _states(
-    rows: Sequence[tuple[torch.Tensor, torch.Tensor]], before: torch.Tensor, fresh: bool
+    rows: Sequence[tuple[torch.Tensor | float, torch.Tensor]],
+    state: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """The states of rows, (factor, term). fresh: whether the first is its term."""
+    """Those of rows, (factor, term). state: before; None: the first is its term."""
     made = list[torch.Tensor]()
     for factor, term in rows:
-        before = term if fresh and not made else factor * before + term
-        made.append(before)
+        state = term if state is None else factor * state + term
+        made.append(state)
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -78,16 +78,29 @@ def _slices(box: Box, sets: Sequence[RowSet]) -> tuple[slice, ...] | None:
     return tuple(made)
 
 
+class Combined(Protocol):
+    """What a call combines over ranks: parts of a value, or what earlier rows give."""
+
+    def exchanges(self) -> list[Exchange]:
+        """The words that ranks receive in the call, and those of its gradient."""
+
+
 class Rule(NamedTuple):
     """An operator on boxes.
 
     out: who computes which box of the result. call: makes the own box, from what is
-    read of the operands, then from the own parameters.
+    read of the operands, then from the own parameters. combined: what it exchanges.
     """
 
     out: Layout
     operands: tuple[Operand, ...]
     call: LocalCall
+    combined: Combined | None = None
+
+    def exchanges(self) -> list[Exchange]:
+        """What is brought together, and then combined."""
+        found = [each for one in self.operands for each in one.exchanges()]
+        return found + (self.combined.exchanges() if self.combined else [])
 
 
 def pulled(

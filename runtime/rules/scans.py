@@ -31,6 +31,8 @@ from synth.runtime.comm.prefix_exchange import (
 )
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import Box
+from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
+from synth.runtime.rules.rule import Operand, Rule
 
 Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Slopes = Callable[
@@ -203,6 +205,25 @@ def cut_scan(name: str, dim: int, layout: Layout) -> CutScan | None:
     if lines is None or all(len(line) == 1 for line in lines):
         return None
     return CutScan(name, dim, layout, tuple(lines))
+
+
+def scan_rule(
+    name: str, dim: int, source: Layout, operator: Operator, count: Count
+) -> Rule | None:
+    """The rule of a scan that ranks cut; None as for `cut_scan`.
+
+    operator: of torch, called with one word; it says the dtype under autocast.
+    """
+    scan = cut_scan(name, dim, source)
+    if scan is None:
+        return None
+
+    def run(shard: torch.Tensor) -> torch.Tensor:
+        dtype = operator_dtype(name, operator, shard)
+        with no_autocast(shard.device):
+            return scan(shard, dtype, count)
+
+    return Rule(source, (Operand(source, source),), run, scan)
 
 
 class _Carried(torch.autograd.Function):

@@ -3,7 +3,7 @@
 Each rank reduces the rows that it has of every window, so a reduction lies where its input lies. The parts of
 a value go to its owner. A block of rows owns the values of whose windows it has the first row. Where no block
 has two of them, all blocks whose first rows are in one window divide its values along the longest dimension.
-So the planner does not choose a grid for a reduction. `synth.runtime.layers.rows.reduction` does the same on
+So the planner does not choose a grid for a reduction. `synth.runtime.rules.reductions` does the same on
 the ranks.
 """
 

@@ -10,14 +10,15 @@ from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.layers.steps.step import Step
-from synth.runtime.rules.rule import Rule
+from synth.runtime.rules.rule import Operand, Rule
 
 
 class Pulled(Step):
     """An operator of which a rule says what each rank reads and calls.
 
     counts: of the words that are received of each operand. module: the parameters that
-    the call takes behind the operands.
+    the call takes behind the operands. before: how the only operand is moved first, to
+    where the plan has it before the step, and the counter of these words.
     """
 
     def __init__(
@@ -25,9 +26,11 @@ class Pulled(Step):
         rule: Rule,
         counts: Count | Sequence[Count],
         module: ReplicatedParams | None = None,
+        before: tuple[Operand, Count] | None = None,
     ) -> None:
         super().__init__()
         self.rule, self.layout, self.module = rule, rule.out, module
+        self.before = before
         each = counts if isinstance(counts, Sequence) else [counts] * len(rule.operands)
         self.takes = len({operand.place for operand in rule.operands})
         self.plan = [
@@ -42,6 +45,9 @@ class Pulled(Step):
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own box of the result."""
+        if self.before is not None:
+            operand, count = self.before
+            shards = (operand.brought(shards[0], count),)
         here = [
             shards[place] if moved is None else moved.brought(shards[place], count)
             for place, moved, count in self.plan
@@ -50,8 +56,6 @@ class Pulled(Step):
         return self.rule.call(*here, *params)
 
     def exchanges(self) -> list[Exchange]:
-        """What is brought together, and the gradients of parameters."""
-        found = super().exchanges()
-        for operand in self.rule.operands:
-            found += operand.exchanges()
-        return found
+        """Those of parameters, of the move before the rule, and of the rule."""
+        first = self.before[0].exchanges() if self.before else []
+        return super().exchanges() + first + self.rule.exchanges()

@@ -31,9 +31,9 @@ from synth.parallel.front_end.torch_layers import (
 if TYPE_CHECKING:
     from torch import fx
 
-    from synth.runtime.layers.rows.reduction import ReductionForm
     from synth.runtime.operators.call import Call
     from synth.runtime.operators.table import Operators
+    from synth.runtime.rules.reductions import ReductionForm
     from synth.runtime.rules.row_calls import MovedRows
 
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number

@@ -12,7 +12,8 @@ from torch import nn
 
 import synth
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.planned_layer import PlannedLayer, RedistributedStep
+from synth.runtime.layers.planned_layer import PlannedLayer
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.model.network import Network
 
 Words = dict[str, int]
@@ -85,7 +86,8 @@ def _joins(net: Network) -> dict[str, tuple[str, str]]:
         return net.program.names.get(node, node)
 
     def planned(node: str) -> bool:
-        return isinstance(net.program.steps[node], PlannedLayer | RedistributedStep)
+        step = net.program.steps[node]
+        return isinstance(step, PlannedLayer) or (isinstance(step, Pulled) and step.before is not None)
 
     found = {}
     for node, parts in net.program.calls:

@@ -17,6 +17,8 @@ import synth
 from examples import audio, tutorial, unet3d, weather
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.steps.pulled import Pulled
+from synth.runtime.rules.affine_scan import CutAffineScan
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -111,14 +113,16 @@ def sounds() -> dict[str, Any]:
             out = net(noisy, documents).full_tensor()
             other = net(torch.where(documents[:, None] == 1, noisy + 1, noisy), documents).full_tensor()
         changed = (out != other).any(1)
-        kinds = [type(step).__name__ for step in net.program.steps.values()]
+        steps = list(net.program.steps.values())
+        kinds = [type(step).__name__ for step in steps]
+        rules = [step.rule for step in steps if isinstance(step, Pulled)]
         return {
             "losses": losses[0],
             "error": max(error, state_apart(net, model)),
             "words": words,
             "leaks": bool((changed & (documents != 1)).any()) or not bool(changed.any()),
             "gathered": kinds.count("GatheredStep"),
-            "scans": kinds.count("AffineScan"),
+            "scans": sum(isinstance(rule.combined, CutAffineScan) for rule in rules),
         }
 
     return in_double(run)  # type: ignore[no-any-return]

@@ -25,12 +25,12 @@ from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.self_check.comparison import Comparison
 from synth.runtime.layers.norms.batch_norm import BatchNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
-from synth.runtime.layers.rows.reduction import Reduction
 from synth.runtime.layers.steps.dropout import Drop
 from synth.runtime.model import network
 from synth.runtime.model.network import Network
 from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.operators.call import Call
+from synth.runtime.rules.reductions import CutReduction
 from synth.runtime.tracing import trace
 from synth.runtime.tracing.inputs import Inputs
 
@@ -125,12 +125,12 @@ def wrong_eps(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_for_channels(patch: pytest.MonkeyPatch) -> None:
-    forward = Reduction.forward
+    call = CutReduction.__call__
 
-    def wrong(self: Reduction, shard: torch.Tensor) -> torch.Tensor:
-        return forward(self, shard.transpose(1, 2).contiguous() if shard.dim() == 4 else shard)
+    def wrong(self: CutReduction, shard: torch.Tensor) -> torch.Tensor:
+        return call(self, shard.transpose(1, 2).contiguous() if shard.dim() == 4 else shard)
 
-    patch.setattr(Reduction, "forward", wrong)
+    patch.setattr(CutReduction, "__call__", wrong)
 
 
 def gradient_not_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_network_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Any, shard: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such rows")
 
-    monkeypatch.setattr(Reduction, "forward", fails)
+    monkeypatch.setattr(CutReduction, "__call__", fails)
     with pytest.raises(synth.CheckError, match=r"^mean .* fails on ranks.*: no such rows"):
         synth.check(Parts(), (4, 4, 4, 4))
 

@@ -13,7 +13,9 @@ from torch import nn
 
 import synth
 from synth.runtime.layers.steps.gathered_step import GatheredStep
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.model.network import Network
+from synth.runtime.rules.scans import CutScan
 
 Measured = dict[str, Any]
 
@@ -57,8 +59,9 @@ def hard_values() -> Measured:
         found.append(each(values))
         (found[-1] * torch.arange(1.0, 13).double()).sum().backward()
     grads = [torch.nan_to_num(each.grad) for each in given]
-    kinds = [type(step).__name__ for step in net.program.steps.values()]
-    return {"values": apart(*found), "gradients": apart(*grads), "scans": kinds.count("Scan")}
+    rules = [step.rule for step in net.program.steps.values() if isinstance(step, Pulled)]
+    scans = sum(isinstance(rule.combined, CutScan) for rule in rules)
+    return {"values": apart(*found), "gradients": apart(*grads), "scans": scans}
 
 
 def half(name: str) -> Measured:

@@ -18,15 +18,15 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.adjoint import with_adjoint
-from synth.runtime.comm.exchanges import Exchange, moved, summed, times
+from synth.runtime.comm.exchanges import Exchange, summed, times
 from synth.runtime.comm.layout import Layout, disjoint, even
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import Count, redistribute
+from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import SharedParts
 from synth.runtime.grid.boxes import Interval, intersect, shape, volume
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.layers.steps.step import Step
+from synth.runtime.rules.rule import Operand, Rule
 
 # "first": a maximum whose gradient goes to the first of equal rows, as in max pooling;
 # that of "amax" and "amin" is divided among all of them
@@ -50,8 +50,16 @@ class ReductionForm(NamedTuple):
     operator: Operator
 
 
-class Reduction(Step):
-    """The step of a reduction."""
+def reduction(
+    form: ReductionForm, source: Layout, process_groups: ProcessGroups, count: Count
+) -> Rule:
+    """The rule of a reduction. count: of the parts of values that a rank receives."""
+    made = CutReduction(form, source, process_groups, count)
+    return Rule(made.layout, (Operand(source, made.wanted),), made, made)
+
+
+class CutReduction:
+    """A reduction on ranks that may cut its rows, from a layout; see `reduction`."""
 
     def __init__(
         self,
@@ -60,8 +68,6 @@ class Reduction(Step):
         process_groups: ProcessGroups,
         count: Count,
     ) -> None:
-        super().__init__()
-        self.source, self.count = source, count
         self.word, self.over, extents, self.keep, self.operator = form
         self.extents = dict(zip(self.over, extents, strict=True))
         self.wanted = source
@@ -116,10 +122,9 @@ class Reduction(Step):
         boxes = (tuple(box[dim] for dim in kept) for box in owned.boxes)
         return owned.with_boxes([owned.whole[dim] for dim in kept], boxes)
 
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+    def __call__(self, shard: torch.Tensor) -> torch.Tensor:
         """The owned words of the result."""
         dtype = operator_dtype("reduction", self.operator, shard)
-        shard = redistribute(shard, self.source, self.wanted, self.count)
         with no_autocast(shard.device):
             if not shard.numel():
                 own = shard.new_zeros(shape(self.held.mine)) + shard.sum()
@@ -171,7 +176,7 @@ class Reduction(Step):
             marks = (shard == own.detach()).sum(self.over, keepdim=True)
         if self.parts.alone:
             return own
-        rows = math.prod(self.source.whole[dim] for dim in self.over)
+        rows = math.prod(self.wanted.whole[dim] for dim in self.over)
         own = own if rows <= FLOAT_ROWS else own.double()
         extrema: torch.Tensor = _ExtremaAtOwners.apply(  # type: ignore[no-untyped-call]
             own, marks.to(own.dtype), self.parts, self.word
@@ -189,15 +194,14 @@ class Reduction(Step):
                 best.append(most)
                 found.append(before + (row + first + start) * step)
             shard, places = torch.cat(best, dim), torch.cat(found, dim)
-            step *= self.source.whole[dim]
+            step *= self.wanted.whole[dim]
         return shard, places
 
     def exchanges(self) -> list[Exchange]:
-        """The input, where boxes overlap in part, and parts of values."""
+        """Parts of values."""
         numbers = 1 if self.word in ("mean", "sum") else 2
         parts = summed(self.held, self.parts.owned)
-        found = [each._replace(forward=times(numbers, each.forward)) for each in parts]
-        return moved(self.source, self.wanted) + found
+        return [each._replace(forward=times(numbers, each.forward)) for each in parts]
 
 
 def window(row: int, size: int, extent: int) -> Interval:

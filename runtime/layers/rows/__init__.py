@@ -1,1 +1,0 @@
-"""Sums, means and extrema of rows that ranks divide."""
