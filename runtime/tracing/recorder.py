@@ -38,7 +38,11 @@ from synth.runtime.tracing.recorded import (
     tensors_in,
 )
 from synth.runtime.tracing.shape_only import made_of
-from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
+from synth.runtime.tracing.unsupported import (
+    in_user_code,
+    record_autograd_functions,
+    require_values,
+)
 from synth.runtime.tracing.updates import Updates
 
 # methods without a result that change what a tensor is or does
@@ -149,6 +153,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a torch function and record it."""
         kwargs = kwargs or {}
+        require_values(func)
         if self.depth:
             return made_of(func, args, kwargs)
         parts = composed(func)

@@ -131,6 +131,24 @@ def _refuse_shared_memory(model: nn.Module) -> None:
                 )
 
 
+def require_values(function: Any) -> None:
+    """Raise `ValueError` for gradients that a model takes, and for torch.func.
+
+    The graph has the calls of a forward pass alone.
+    """
+    what = ""
+    if function is torch.autograd.grad:
+        what = "takes a gradient by torch.autograd.grad"
+    elif torch._C._functorch.maybe_current_level() is not None:
+        what = "is transformed by torch.func, such as vmap or grad"
+    if what:
+        raise ValueError(
+            f"forward {what}, which the ranks' graph of calls does not show; write"
+            " what it computes as operations with tensors, or do it outside of the"
+            f" model with what the network gives{in_user_code()}"
+        )
+
+
 def in_user_code() -> str:
     """The line of the model that makes a call, as " (model.py:12)"; "" for none."""
     line = user_line()
