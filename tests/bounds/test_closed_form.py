@@ -51,7 +51,7 @@ def brute_force(problem: Eq4, stationary: str, steps: int = 60) -> float:
     return least
 
 
-@settings(derandomize=True, deadline=None, max_examples=15)
+@settings(derandomize=True, deadline=None, max_examples=6)
 @given(
     real,
     real,

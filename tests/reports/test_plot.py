@@ -25,7 +25,7 @@ def plan() -> Plan:
 
 
 @pytest.mark.parametrize("picture", PICTURES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 def test_pictures_of_a_plan(plan: Plan, picture: str, tmp_path: Path) -> None:
     for ending, start in STARTS.items():
         file = tmp_path / f"p.{ending}"

@@ -239,6 +239,7 @@ def test_a_step_that_cannot_hold_its_tensors_is_refused_at_once() -> None:
     assert search.effort.left_words is None
 
 
+@pytest.mark.slow
 def test_ghost_rows_and_their_strips_bound_the_memory_of_ranges() -> None:
     """Without them, the search ended early and took a plan that moves seven times as many words."""
     search = _Search(Request(VIDEO.nest, 512, 310_434, pass_="training", turnable=VIDEO.nest.turnable))
@@ -248,6 +249,7 @@ def test_ghost_rows_and_their_strips_bound_the_memory_of_ranges() -> None:
     assert search.effort.steps < 1000
 
 
+@pytest.mark.slow
 def test_slices_that_do_not_fit_are_not_assumed_to_be_reused() -> None:
     """Words of a range are bounded by the tensors that passes can reuse; else the search ended early."""
     search = _Search(Request(VIDEO.nest, 512, 465_651, pass_="training", turnable=VIDEO.nest.turnable))

@@ -17,7 +17,7 @@ from seeded_problems import Problem, random_problem
 
 from synth.base.errors import CheckError
 
-SLICE = 300
+SLICE = 150
 NIGHTLY = int(os.environ.get("SYNTH_DIFFERENTIAL", "20000"))
 
 

@@ -103,6 +103,7 @@ def test_channels_last_without_autocast(plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "smooth", PLANS[plan], None, "float32", "channels-last")
 
 
+@pytest.mark.slow
 def test_what_one_process_refuses_is_refused(ranks: RankPool) -> None:
     """A dtype of the input that does not fit the parameters, on every rank and in one sentence."""
     for rank in ranks.call("refused"):

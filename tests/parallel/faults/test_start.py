@@ -52,7 +52,7 @@ def test_a_rank_that_leaves_the_first_group_late_meets_the_others_again(rank: in
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("rank", [1, 2])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_ranks_that_leave_at_once_wait_for_one_that_still_reads_the_store(rank: int, tmp_path: Path) -> None:
     outcome = joined(slow("dist.PrefixStore.wait", 0.7), tmp_path, rank, "at once")
     assert outcome.code == 0, outcome.output

@@ -132,6 +132,7 @@ def test_another_model_on_one_rank_is_refused(tmp_path: Path) -> None:
         assert f"ValueError: {text}" in output
 
 
+@pytest.mark.slow
 def test_a_loop_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPS", "2")
     outcome = started([str(SCRIPT)], 2, ["20", str(tmp_path / "mark"), "0", "pass"], LIMIT)

@@ -26,7 +26,7 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
     ids=["all layers", "the first weight is fixed"],
 )
 @pytest.mark.parametrize(("procs", "plan"), CUTS, ids=str)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(16)
 def test_every_cut_refuses_what_one_process_refuses(
     procs: int, plan: Any, trained: bool, pools: RankPools
 ) -> None:

@@ -24,7 +24,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_decoders_equal_one_process(kind: str, ranks: RankPool) -> None:
     # cut by input rows a layer moves fewer words and holds more sums; the limit asks for less memory instead
     first, *others = ranks.call("measured", kind, CASES[kind], WIDTHS, 1, MEMORY[kind])

@@ -40,7 +40,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     ],
     ids=str,
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: RankPool) -> None:
     for found in ranks.call("trained", name, *options):
         assert found["words"][0] == found["words"][1] > 0, str(found)
@@ -52,7 +52,7 @@ LONG = [pytest.param(name, marks=pytest.mark.slow) for name in planned_words_ran
 
 
 @pytest.mark.parametrize("name", [*QUICK, *LONG])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_words_of_every_pass_are_planned(name: str, ranks: RankPool) -> None:
     """With and without gradients of the input, with frozen parts, and in evaluation."""
     for found in ranks.call("every_pass", name):

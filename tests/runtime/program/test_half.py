@@ -129,6 +129,7 @@ def test_the_variants_that_are_timed_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_values_of_a_training_step_are_equal() -> None:
     outcome = run(half("training"), repetitions=0)
     assert outcome.difference == 0

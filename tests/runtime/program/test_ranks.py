@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).parents[3]
 SMALL = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
 RANDOM = 16  # plans
+EVERY = 3  # of so many programs one runs without --slow
 # what a standalone program decides by, how it comes out otherwise, and the cases that run so
 ALTERED = {
     "native collectives": (
@@ -50,6 +53,12 @@ ALTERED = {
 }
 
 
+def some(names: Iterable[object]) -> list[Any]:
+    """The names as parameters, of which most are slow."""
+    marks = ([pytest.mark.slow] * bool(number % EVERY) for number in itertools.count())
+    return [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=False)]
+
+
 def agree(plan: Plan, outcome: Outcome) -> None:
     """All ranks ended well and received what the simulator says, step by step."""
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
@@ -67,11 +76,12 @@ def agree(plan: Plan, outcome: Outcome) -> None:
 class Programs:
     """Programs with which ranks have values as torch's, and words as the simulator's.
 
-    The ranks of each number start once, when the first of their programs is asked for.
+    The ranks of each number start once, when the first of their programs is asked for. They run those of
+    `some` parameters alone, or all.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, every: bool) -> None:
+        self.folder, left_out = folder, set[str]()
         self.lean = synth.plan(SMALL, 4, 4 * 712, grid={"h": 4}, pass_="backward-data")
         self.made: dict[str, tuple[Plan, str]] = {"lean": (self.lean, render(self.lean))}
         self.made |= {name: (plan, render(plan)) for name, plan in CASES.items()}
@@ -84,6 +94,12 @@ class Programs:
                 altered = program.replace(text, other)
                 assert altered != program
                 self.made[f"{what} {name}"] = CASES[name], altered
+        if not every:
+            numbers = [f"random {seed}" for seed in range(RANDOM)]
+            altered_names = ([f"{what} {name}" for name in names] for what, (_, _, names) in ALTERED.items())
+            for names in ([*CASES], numbers, *altered_names):
+                left_out |= {name for number, name in enumerate(names) if number % EVERY}
+        self.made = {name: made for name, made in self.made.items() if name not in left_out}
         self.faults: dict[str, str] = {}
 
     def fault(self, name: str) -> str:
@@ -98,12 +114,11 @@ class Programs:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return Programs(tmp_path_factory.mktemp("programs"))
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"), bool(request.config.getoption("--slow")))
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.one_in(6)
+@pytest.mark.parametrize("name", some(CASES))
 def test_values_and_words(name: str, programs: Programs) -> None:
     assert programs.fault(name) == ""
 
@@ -148,19 +163,19 @@ def test_tensors_take_what_is_planned(
     assert plan.used_words == planned
 
 
-@pytest.mark.parametrize("name", ALTERED["native collectives"][2])
+@pytest.mark.parametrize("name", some(ALTERED["native collectives"][2]))
 def test_the_collectives_of_a_backend_that_has_good_ones(name: str, programs: Programs) -> None:
     """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
     assert programs.fault(f"native collectives {name}") == ""
 
 
-@pytest.mark.parametrize("name", ALTERED["large pieces"][2])
+@pytest.mark.parametrize("name", some(ALTERED["large pieces"][2]))
 def test_large_pieces_are_messages_of_their_own(name: str, programs: Programs) -> None:
     """The way of pieces of 64 KiB and more, taken here by all."""
     assert programs.fault(f"large pieces {name}") == ""
 
 
-@pytest.mark.parametrize("name", ALTERED["host memory"][2])
+@pytest.mark.parametrize("name", some(ALTERED["host memory"][2]))
 def test_messages_through_host_memory(name: str, programs: Programs) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
     assert programs.fault(f"host memory {name}") == ""
@@ -184,7 +199,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     assert "rank 0 has no GPU, but --device is cuda; use --device cpu" in outcome.output[0]
 
 
-@pytest.mark.parametrize("seed", range(RANDOM))
+@pytest.mark.parametrize("seed", some(range(RANDOM)))
 def test_random_plans(seed: int, programs: Programs) -> None:
     assert programs.fault(f"random {seed}") == ""
 
