@@ -37,6 +37,7 @@ MODULES = (
     "comm/ghost_rows",
     "comm/halo_exchange",
     "comm/panel_pieces",
+    "grid/rules/shared_rounds",
     "comm/collectives",
     "grid/launched_job",
     "grid/local_processes",

@@ -6,7 +6,7 @@ errors and time-outs are all there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
@@ -15,7 +15,7 @@ from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.codegen.inline_runtime import names_of_text, used_functions
 from synth.codegen.lower import refuse_lone_pass, refuse_resident
-from synth.codegen.parts.constants import LISTED, tuple_text, words_by_rank
+from synth.codegen.parts.constants import LISTED, dict_text, tuple_text, words_by_rank
 from synth.codegen.parts.header import header, title
 from synth.codegen.parts.index_functions import dims_of, layer_axes
 from synth.codegen.parts.lean_body import LeanBody, LeanFunction
@@ -142,7 +142,7 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
             *_shapes(plan),
             *_torch_call(plan),
             *_used_rows(plan),
-            f"RESULTS = {_listed(results)}",
+            f"RESULTS = {tuple_text(results)}",
             *_words(plan),
         ),
         started=_started(plan),
@@ -222,32 +222,28 @@ def _constants(plan: Plan, exchanges: Sequence[tuple[Axis, ...]]) -> tuple[str, 
     d, n = plan.distribution, plan.nest.loop_extents()
     axes, dims = layer_axes(plan), {tensor: "".join(dims_of(plan, tensor)) for tensor in TENSORS}
     split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
-    grid = ", ".join(f'"{axis}": {getattr(plan.grid, axis)}' for axis in split)
-    size = ", ".join(f'"{dim}": {n[dim]}' for dim in dict.fromkeys([*axes, *dims["Ker"]]))
+    grid = dict_text((axis, getattr(plan.grid, axis)) for axis in split)
+    size = dict_text((dim, n[dim]) for dim in dict.fromkeys([*axes, *dims["Ker"]]))
     halo = {t: "".join(dim for dim in dims[t] if dim in _halo(plan, t)) for t in TENSORS}
     return (
         f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
         f"DTYPE = torch.{plan.nest.dtype}",
-        f"GRID = {{{grid}}}  # ranks along each axis, the last one fastest",
+        f"GRID = {grid}  # ranks along each axis, the last one fastest",
         f"PROCS = {plan.procs}  # ranks that may be started",
-        f"N = {{{size}}}",
+        f"N = {size}",
         f'AXES = "{"".join(axes)}"',
         f"DIMS = {_table(dims)}",
         "# Ranks along these axes share a slice of a tensor, and own parts of it.",
-        f"SHARED = {_table(dict(zip(TENSORS, map(quoted, d.groups), strict=True)), str)}",
-        f"SHARDS = {_table({t: _counts(d.shard_cuts[t]) for t in TENSORS}, str)}",
+        f"SHARED = {dict_text(zip(TENSORS, map(quoted, d.groups), strict=True))}",
+        f"SHARDS = {dict_text((t, dict_text(d.shard_cuts[t])) for t in TENSORS)}",
         *([f"HALO = {_table(halo)}"] if d.row_axes else []),
         *([f'TURNED = "{"".join(plan.turned)}"  # blocks are of input rows'] if plan.turned else []),
         *_windows(plan),
         *(["BLOCKED = N | {axis: WINDOWS[axis][0] for axis in TURNED}"] if plan.turned else []),
-        f"EXCHANGES = {_listed([quoted(each) for each in exchanges])}  # axes of groups of ranks",
+        f"EXCHANGES = {tuple_text([quoted(each) for each in exchanges])}  # axes of groups of ranks",
         "GROUPS = {}  # axes -> the ranks along them, torch's group, this rank",
         'RECEIVED = {"In": 0, "Ker": 0, "Out": 0}  # words; dIn counts as In',
     )
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _halo(plan: Plan, tensor: Tensor) -> list[str]:
@@ -257,12 +253,8 @@ def _halo(plan: Plan, tensor: Tensor) -> list[str]:
     return [dim for dim in d.nest.framed(tensor) if dim in cuts or getattr(plan.grid, dim) > 1]
 
 
-def _table(values: Mapping[Tensor, str], shown: Callable[[str], str] = _quoted) -> str:
-    return "{" + ", ".join(f'"{tensor}": {shown(text)}' for tensor, text in values.items()) + "}"
-
-
-def _counts(cuts: Sequence[tuple[str, int]]) -> str:
-    return "{" + ", ".join(f'"{dim}": {parts}' for dim, parts in cuts) + "}"
+def _table(values: Mapping[Tensor, str]) -> str:
+    return dict_text((tensor, f'"{text}"') for tensor, text in values.items())
 
 
 def _windows(plan: Plan) -> list[str]:
@@ -333,11 +325,6 @@ def _words(plan: Plan) -> list[str]:
     return [most, "WORDS = {  # words received by a rank, and by all up to the next one", *rows, "}"]
 
 
-def _listed(texts: Sequence[str]) -> str:
-    """A tuple of expressions."""
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
-
-
 # -- the layer in one process -----------------------------------------------------------------------------
 
 
@@ -359,16 +346,16 @@ def _alone(plan: Plan, made: Sequence[str]) -> tuple[str, ...]:
         lines.append("out = in_ @ ker.mT")
     if gradients:
         operands = ["in_" if role == "dIn" else "ker" for role in gradients]
-        lines.append(f"{_bound(gradients)} = torch.autograd.grad(out, {_listed(operands)}, dout)")
+        lines.append(f"{_bound(gradients)} = torch.autograd.grad(out, {tuple_text(operands)}, dout)")
     if "dIn" in gradients and _used_rows(plan):
         lines += [
             "for dim, rows in USED.items():",
             "    din = din.index_select(dim, torch.tensor(list(rows)))",
         ]
     results = ["out.detach()" if role == "Out" and gradients else role.lower() for role in made]
-    return (*lines, f"return {_listed(results) if len(results) == 1 else ', '.join(results)}")
+    return (*lines, f"return {tuple_text(results) if len(results) == 1 else ', '.join(results)}")
 
 
 def _bound(roles: Sequence[str]) -> str:
     names = [role.lower() for role in roles]
-    return _listed(names) if len(names) == 1 else ", ".join(names)
+    return tuple_text(names) if len(names) == 1 else ", ".join(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from synth.codegen.parts.roles import role_names
@@ -55,8 +55,8 @@ def _grid(plan: Plan) -> list[str]:
         names = ", ".join(f"P_{axis}" for axis in split)
         parts = ", ".join(str(getattr(plan.grid, axis)) for axis in split)
         lines.append(f"{names} = {parts}  # ranks along each axis")
-    grid = ", ".join(f'"{axis}": P_{axis}' for axis in plan.order if axis in split)
-    lines.append(f"GRID = {{{grid}}}  # the last axis varies fastest over the ranks")
+    grid = dict_text((axis, f"P_{axis}") for axis in plan.order if axis in split)
+    lines.append(f"GRID = {grid}  # the last axis varies fastest over the ranks")
     lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
     groups = []
     for tensor in TENSORS:
@@ -146,18 +146,16 @@ def _tiles_by_pass(plan: Plan) -> list[str]:
     if not tiled:
         return []
     names = {pass_plan: pass_plan.pass_.replace("-", "_") for pass_plan in tiled}
-    steps = ", ".join(f'"{names[pass_plan]}": {pass_plan.steps}' for pass_plan in tiled)
     return [
         "TILES = {  # of a work block in each pass, outermost loop first",
         *(f'    "{names[pass_plan]}": {_counts(pass_plan)},' for pass_plan in tiled),
         "}",
-        f"STEPS = {{{steps}}}",
+        f"STEPS = {dict_text((names[pass_plan], pass_plan.steps) for pass_plan in tiled)}",
     ]
 
 
 def _counts(pass_plan: PassPlan) -> str:
-    tiles = ", ".join(f'"{axis}": {getattr(pass_plan.counts, axis)}' for axis in pass_plan.loops())
-    return f"{{{tiles}}}"
+    return dict_text((axis, getattr(pass_plan.counts, axis)) for axis in pass_plan.loops())
 
 
 def _shapes(plan: Plan) -> list[str]:
@@ -218,9 +216,14 @@ def _torch_call(plan: Plan) -> list[str]:
     return [*lines, f"STRIDE, PADDING, DILATION = {numbers}"]
 
 
-def tuple_text(values: Sequence[int]) -> str:
-    """A tuple of numbers."""
+def tuple_text(values: Sequence[object]) -> str:
+    """A tuple of numbers, or of expressions."""
     return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
+
+
+def dict_text(entries: Iterable[tuple[str, object]]) -> str:
+    """A dictionary from words to numbers, or to expressions."""
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in entries) + "}"
 
 
 def _transposed(plan: Plan) -> list[str]:
@@ -247,7 +250,7 @@ def words_by_rank(
     """The planned words, by name: the most of any rank, and (rank, words) where a rank's are other ones."""
 
     def entry(words: Mapping[str, int], names: Sequence[str]) -> str:
-        return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in names) + "}"
+        return dict_text((name, words[name.lower()]) for name in names)
 
     d = plan.distribution
     entries = ((rank, entry(plan.received.at(d.at(rank)), of_each)) for rank in d.ranks)

@@ -32,8 +32,7 @@ from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group, backend_of, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
 from synth.runtime.grid.hosts import is_near_pair
-
-LARGE = 2**16  # bytes from which a piece is a message of its own
+from synth.runtime.grid.rules.shared_rounds import LARGE
 
 
 class PendingGather(NamedTuple):

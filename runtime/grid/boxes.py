@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 REMEMBERED = 2**14  # cached results per function: all steps have the same arguments
 Interval = tuple[int, int]
@@ -51,6 +51,21 @@ def intersect(one: Interval, other: Interval) -> Interval:
     """The positions in both intervals."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
+
+
+def held_rows(rows: Any, size: int, extent: int) -> Any:
+    """The rows of `extent` that meet rows of `size`, if both divide one length evenly.
+
+    rows: the two ends, or arrays of them. In adaptive pooling these read those.
+    """
+    low, high = rows
+    return low * extent // size, -(-high * extent // size)
+
+
+def first_rows(rows: Any, size: int, extent: int) -> Any:
+    """The rows of `extent` whose first row of `size` is among some. rows: as above."""
+    low, high = rows
+    return -(-low * extent // size), -(-high * extent // size)
 
 
 def joined(intervals: Iterable[Interval]) -> list[Interval]:

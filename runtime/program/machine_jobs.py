@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.runtime.comm.collectives import LARGE as ALONE
 from synth.runtime.comm.collectives import (
     all_gather,
     reduce_scatter,
@@ -20,6 +19,7 @@ from synth.runtime.comm.collectives import (
 )
 from synth.runtime.comm.process_groups import Group, backend_of
 from synth.runtime.grid.boxes import Box, Window
+from synth.runtime.grid.rules.shared_rounds import LARGE as ALONE
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.rounds import Job, Timed

@@ -24,7 +24,14 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import SharedParts
-from synth.runtime.grid.boxes import Interval, intersect, shape, volume
+from synth.runtime.grid.boxes import (
+    Interval,
+    first_rows,
+    held_rows,
+    intersect,
+    shape,
+    volume,
+)
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.rules.rule import Operand, Rule
 
@@ -76,12 +83,10 @@ class CutReduction:
         self.held, homes = self._held(self.wanted), self._homes(self.wanted)
         self.parts = SharedParts(self.held, process_groups, count, homes)
         self.layout = self._result(self.parts.owned)
-        self.windows = {
-            dim: [
-                window(row, source.whole[dim], n) for row in range(*self.held.mine[dim])
-            ]
-            for dim, n in self.extents.items()
-        }
+        self.windows: dict[int, list[Interval]] = {}
+        for dim, n in self.extents.items():
+            rows, size = range(*self.held.mine[dim]), source.whole[dim]
+            self.windows[dim] = [held_rows((i, i + 1), n, size) for i in rows]
 
     def _with_rows(self, layout: Layout, rows: dict[int, list[Interval]]) -> Layout:
         """Values of the result, whose rows along `over` are given for every rank.
@@ -204,17 +209,6 @@ class CutReduction:
         return [each._replace(forward=times(numbers, each.forward)) for each in parts]
 
 
-def window(row: int, size: int, extent: int) -> Interval:
-    """The input rows that a row of the result reads."""
-    return row * size // extent, -(-(row + 1) * size // extent)
-
-
-def held_rows(rows: Interval, size: int, extent: int) -> Interval:
-    """The rows of the result that read some of the given input rows."""
-    low, high = rows
-    return low * extent // size, -(-high * extent // size)
-
-
 def home_rows(
     blocks: Sequence[Interval | None], size: int, extent: int
 ) -> list[Interval]:
@@ -224,10 +218,7 @@ def home_rows(
     of two, a block without any owns the one that its own first row is in, together with
     all others that do.
     """
-    starts = [
-        (-(-low * extent // size), -(-high * extent // size))
-        for low, high in (each or (0, 0) for each in blocks)
-    ]
+    starts = [first_rows(each or (0, 0), size, extent) for each in blocks]
     if any(last - first > 1 for first, last in starts):
         return starts
     lows = [each[0] * extent // size if each else 0 for each in blocks]

@@ -66,7 +66,7 @@ class Candidate(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _walked(
+def walked(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], turned: tuple[Axis, ...]
 ) -> tuple[tuple[Rows, ...], tuple[Gather | Reduce, ...]]:
     """(halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
@@ -90,6 +90,11 @@ def compute_seconds(machine: Machine, nest: Nest, work: Any, weighted: bool, pas
         return compute.overhead + 2 * size * nest.taps / rate + moving
     touched = size * (nest.strides + 1) * nest.word_bytes
     return compute.overhead + touched / (compute.bandwidth or compute.rate)
+
+
+def travels(nest: Nest, weighted: bool, tensor: Tensor) -> bool:
+    """Whether a tensor is communicated. A pooling has no Ker and, for each channel, no reductions."""
+    return weighted or not (tensor == "Ker" or (tensor == "Out" and nest.extents.c == 1))
 
 
 class LayerTimer:
@@ -178,8 +183,8 @@ class LayerTimer:
         return pass_program(self.footprints.distribution, plan)
 
     def travels(self, tensor: Tensor) -> bool:
-        """Whether a tensor is communicated. A pooling has no Ker and, for each channel, no reductions."""
-        return self.weighted or not (tensor == "Ker" or (tensor == "Out" and self.nest.extents.c == 1))
+        """Whether a tensor is communicated."""
+        return travels(self.nest, self.weighted, tensor)
 
     def _candidate(self, pass_: Pass, stationary: Tensor, panels: int) -> Candidate:
         """A candidate for a pass. All numbers of panels from two on have the same tree."""
@@ -187,7 +192,7 @@ class LayerTimer:
         loops = (along(stationary),) if panels > 1 else ()
         plan = Structure(pass_, stationary, loops, self.reused_by[pass_], self.saved_by[pass_])
         turned = distribution.nest.turned
-        rows, moves = _walked(plan, distribution.groups, distribution.row_axes, turned)
+        rows, moves = walked(plan, distribution.groups, distribution.row_axes, turned)
         rotation: tuple[Tensor, ...] = ()
         if self.sequence:  # the convention of the oracle has no rotation
             rotation = rotated_at(distribution, plan, panels)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synth.layer.interval_arrays import Many, Spans, covered, cut
+from synth.runtime.grid.boxes import first_rows, held_rows
 
 if TYPE_CHECKING:
     from synth.network.graph import Node
@@ -69,7 +70,7 @@ def held_boxes(boxes: Spans, last: Reduction) -> Spans:
     low, high = (bound.copy() for bound in boxes)
     used = (high > low).all(axis=0)
     for place, size, n in last.reduced(len(low)):
-        low[place], high[place] = low[place] * n // size, -(-high[place] * n // size)
+        low[place], high[place] = held_rows((low[place], high[place]), size, n)
     high[0] = np.where(used, high[0], low[0])
     return low, high
 
@@ -80,7 +81,7 @@ def home_boxes(boxes: Spans, last: Reduction) -> Spans:
     used = (high > low).all(axis=0)
     for place, size, n in last.reduced(len(low)):
         rows = low[place].copy()
-        low[place], high[place] = -(-rows * n // size), -(-high[place] * n // size)
+        low[place], high[place] = first_rows((rows, high[place]), size, n)
         found = np.where(used, high[place] - low[place], 0)
         joins = (found == 0) & (found.max(axis=1, keepdims=True) <= 1)
         low[place] = np.where(joins, rows * n // size, low[place])

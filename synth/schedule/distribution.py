@@ -12,9 +12,11 @@ The carried boxes of a group partition the slice of that group.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from typing import Any
 
 from synth.layer.axes import (
     AXES,
@@ -84,12 +86,9 @@ class Distribution:
     @cached_property
     def most_real_work(self) -> int:
         """Multiply-adds on real input of the most loaded process (padding zeros are not counted)."""
-        work = self.most_work
-        return work.b * work.g * work.c * work.k * math.prod(map(self._most_taps, SPATIAL))
-
-    def _most_taps(self, axis: Axis) -> int:
-        """The most pairs (row, kernel tap) on real rows of any block along a spatial axis."""
-        return most_taps(self.nest.windows[axis], getattr(self.nest.extents, axis), getattr(self.grid, axis))
+        work, n, windows = self.most_work, self.nest.extents, self.nest.windows
+        taps = (most_taps(windows[a], getattr(n, a), getattr(self.grid, a)) for a in SPATIAL)
+        return work.b * work.g * work.c * work.k * math.prod(taps)
 
     @cached_property
     def load(self) -> int:
@@ -100,9 +99,7 @@ class Distribution:
         """
         if not self.nest.turned:
             return self.most_work.size
-        work, windows, turned = self.most_work, self.nest.windows, self.nest.turned
-        pairs = (self._most_taps(a) if a in turned else getattr(work, a) * windows[a].kernel for a in SPATIAL)
-        return -(-work.b * work.g * work.c * work.k * math.prod(pairs) // self.nest.taps)
+        return int(load_of(self.nest, lambda axis: most_pairs(self.nest, axis, getattr(self.grid, axis))))
 
     # -- groups ---------------------------------------------------------------------------------------
 
@@ -286,6 +283,17 @@ class Distribution:
         if not (self.ghosts and self.halo_axes(tensor)):
             return own
         return tuple(map(hull, own, self.carried(tensor, at)))
+
+
+def most_pairs(nest: Nest, axis: Axis, parts: int) -> int:
+    """The most iterations of any block, of so many, along an axis; along a turned one, pairs (row, tap)."""
+    extent: int = getattr(nest.extents, axis)
+    return most_taps(nest.windows[axis], extent, parts) if axis in nest.turned else -(-extent // parts)
+
+
+def load_of(nest: Nest, most: Callable[[Axis], Any]) -> Any:
+    """`Distribution.load`, from the `most_pairs` of each axis; of many grids from arrays of them."""
+    return -(-math.prod(map(most, AXES)) // math.prod(nest.windows[axis].kernel for axis in nest.turned))
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from synth.layer.axes import DIMS, PerAxis, Tensor
+from synth.runtime.grid.rules.shared_rounds import LARGE
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import lowered
@@ -26,7 +27,6 @@ from synth.schedule.pass_program import lowered
 if TYPE_CHECKING:
     from synth.schedule.memory import Footprints
 
-LARGE = 2**16  # bytes from which a piece is a message of its own, as in `runtime.comm.collectives`
 Buffers = tuple[int, int]  # how many, of how many words each
 
 

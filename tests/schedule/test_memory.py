@@ -21,8 +21,6 @@ from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import Pass, Task
 from synth.layer.window import Window
-from synth.runtime.comm import collectives
-from synth.schedule import memory_messages
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import halo_rows, tile_rows
 from synth.schedule.memory import Footprints, Memory
@@ -327,7 +325,3 @@ def test_more_panels_never_need_more_memory(schedule: Schedule) -> None:
     axis, extent = pass_plan.stream, getattr(d.most_work, pass_plan.stream)
     thinnest = replace(pass_plan, counts=pass_plan.counts.with_(axis, extent))
     assert Footprints(d).memory(thinnest).words <= Footprints(d).memory(pass_plan).words
-
-
-def test_the_runtime_sends_pieces_alone_from_the_size_that_memory_counts() -> None:
-    assert memory_messages.LARGE == collectives.LARGE

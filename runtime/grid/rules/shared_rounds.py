@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 NUMBERS = 2  # per value of a norm, in a pass: mean and variance, or two sums
+LARGE = 2**16  # bytes from which a piece is a message of its own
 ROUND = 1024  # words per number that one round may move more; 8 KiB of two in float32
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.layout import even
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import shape, volume, within
 from synth.runtime.rules.local_forms import regrouped, whole_along
 from synth.runtime.rules.scans import cut_scan, scanned_dtype
@@ -32,7 +33,6 @@ from synth.runtime.tensor.operations.operands import (
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
-HALF = (torch.float16, torch.bfloat16)
 SMALL = 2**14  # words of a result that every rank gets whole
 
 
@@ -61,9 +61,8 @@ def summed(
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of a type are summed over ranks."""
-    if not dtype.is_floating_point:
-        return torch.int64 if not dtype.is_complex else dtype
-    return torch.float32 if dtype in HALF else dtype
+    floats = dtype.is_floating_point or dtype.is_complex
+    return sum_dtype(dtype) if floats else torch.int64
 
 
 def reduced_dims(func: Any, args: Any, kwargs: Any) -> tuple[int, ...] | None:

@@ -6,7 +6,6 @@ Classes whose windows are equal differ in extents alone, so their grids are rows
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.network.grids.grid_family import largest_block
 from synth.network.grids.grid_table import GridTable, parts_of
@@ -23,7 +22,7 @@ from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, Place
 from synth.network.grids.rank_kinds import few_ranks, padded, ranks_of_kinds
 from synth.network.grids.word_bounds import least_words, mean_words
 from synth.network.request import NetworkRequest
-from synth.schedule.distribution import Distribution, most_taps
+from synth.schedule.distribution import Distribution, load_of, most_pairs
 from synth.schedule.ownership import Array
 
 UNKNOWN = -1
@@ -247,11 +246,11 @@ def _words(
 def _most_loads(nest: Nest, parts: Any) -> Array:
     """`Distribution.load` of many grids of a nest. parts: see `grid_table.parts_of`."""
     wide: Any = np.int64 if max(nest.work, nest.turn(nest.turned).work) < 2**62 else object
-    load: Array = np.ones(np.shape(parts.b), wide)
-    for axis, extent in zip(AXES, nest.extents, strict=True):
+
+    def most(axis: Axis) -> Array:
         counts, kind = parts.kinds(axis)
-        window = nest.windows[axis] if axis in nest.turned else None
-        most = [most_taps(window, extent, n) if window else -(-extent // n) for n in counts.tolist()]
-        load = load * np.array(most, wide)[kind]
-    taps = math.prod(nest.windows[axis].kernel for axis in nest.turned)
-    return -(-load // taps)
+        found: Array = np.array([most_pairs(nest, axis, n) for n in counts.tolist()], wide)[kind]
+        return found
+
+    loads: Array = load_of(nest, most)
+    return loads

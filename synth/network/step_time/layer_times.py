@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
-from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
+from synth.layer.passes import Pass, reads, reuse_intervals
 from synth.machine import layer_time
 from synth.machine.collectives import Op
-from synth.machine.layer_time import along, compute_seconds
+from synth.machine.layer_time import OPS, along, compute_seconds, travels, walked
 from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.step_time.buckets import bucket_bytes
 from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import tile_rows
-from synth.schedule.pass_plan import THINNEST
+from synth.schedule.pass_plan import THINNEST, Structure
+from synth.schedule.pass_program import Gather, Reduce, Rows
 from synth.search import tiling_search
 
 if TYPE_CHECKING:
@@ -118,10 +119,8 @@ class _Timer:
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
         self._computed: dict[Pass, Seconds] = {}
-        framed: list[Tensor] = ["In", "Out"] if turned else ["In"]
-        self.fetched = {tensor: self._halo(tensor, returns=False) for tensor in framed}
-        self.returned = {tensor: self._halo(tensor, returns=True) for tensor in framed}
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
+        self._halos: dict[tuple[Tensor, str], Seconds] = {}
 
     def _parts(self, axis: Axis) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.grids[:, AXES.index(axis)]
@@ -171,24 +170,30 @@ class _Timer:
         grids, index = np.unique(self.grids, axis=0, return_inverse=True)
         return [Distribution(self.nest, PerAxis(*grid)) for grid in grids.tolist()], index.reshape(-1)
 
-    def _halo(self, tensor: Tensor, returns: bool) -> Seconds:
-        """Seconds of one exchange of a halo: of rows of a tensor, or of sums that return to their owners."""
+    def _halo(self, tensor: Tensor, direction: str) -> Seconds:
+        """Seconds of one exchange of a halo: rows of a tensor are fetched, or sums return to their owners."""
+        if (tensor, direction) in self._halos:
+            return self._halos[tensor, direction]
         axes = self.nest.framed(tensor)
         split = 2 * (self.grids[:, [AXES.index(axis) for axis in axes]] > 1).sum(axis=1)
         cuts, index = self._cuts
-        words = np.array([each.halo_words(tensor, returns) for each in cuts], np.float64)
+        words = np.array([each.halo_words(tensor, direction == "return") for each in cuts], np.float64)
         sizes = words[index] * self.nest.word_bytes
-        return self.groups.messages(sizes, self.groups.of(axes), split)
-
-    def _halos(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
-        """Seconds of the exchanges of halos in a pass: rows of what it reads, sums of what it writes."""
-        found = np.zeros(len(self.grids))
-        for tensor, fetched in self.fetched.items():
-            if WRITES[pass_] == tensor:
-                found = found + self.returned[tensor]
-            elif tensor not in reused:
-                found = found + fetched
+        found = self._halos[tensor, direction] = self.groups.messages(sizes, self.groups.of(axes), split)
         return found
+
+    def _walked(
+        self, pass_: Pass, reused: frozenset[Tensor], stationary: Tensor = "In", panels: int = 1
+    ) -> tuple[tuple[Rows, ...], tuple[Gather | Reduce, ...]]:
+        """Of the schedule tree of a grid that cuts all axes; what another one does not move takes no time."""
+        loops = (along(stationary),) if panels > 1 else ()
+        plan = Structure(pass_, stationary, loops, reused, frozenset())
+        return walked(plan, tuple(LACKS[tensor] for tensor in TENSORS), SPATIAL, self.nest.turned)
+
+    def _rows_moved(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
+        """Seconds of the exchanges of halos in a pass."""
+        halos = (self._halo(node.tensor, node.direction) for node in self._walked(pass_, reused)[0])
+        return sum(halos, np.zeros(len(self.grids)))
 
     # -- the moves ------------------------------------------------------------------------------------
 
@@ -199,37 +204,27 @@ class _Timer:
             self._known[key] = self.groups.seconds(op, sizes, groups, panels)
         return self._known[key]
 
-    def _travels(self, tensor: Tensor) -> bool:
-        return self.kind.weighted or (tensor != "Ker" and (tensor == "In" or self.nest.extents.c > 1))
-
     def _exposed(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
         """Seconds of the moves of In and Out in a pass that its own computing does not hide."""
-        moves: list[tuple[Tensor, Op]] = [
-            (tensor, "reduce_scatter" if WRITES[pass_] == tensor else "all_gather")
-            for tensor in ("In", "Out")
-            if tensor not in reused and self._travels(tensor)
-        ]
         best = np.full(len(self.grids), np.inf)
         for stationary in TENSORS:
             most = self._block(along(stationary))
             if stationary != "Ker":
                 most = np.maximum(1, most // THINNEST)
             for panels in PANELS:
-                best = np.minimum(
-                    best, np.where(panels <= most, self._panelled(moves, pass_, stationary, panels), np.inf)
-                )
-        return best + self._halos(pass_, reused)
+                found = self._panelled(pass_, reused, stationary, panels)
+                best = np.minimum(best, np.where(panels <= most, found, np.inf))
+        return best + self._rows_moved(pass_, reused)
 
-    def _panelled(
-        self, moves: Sequence[tuple[Tensor, Op]], pass_: Pass, stationary: Tensor, panels: int
-    ) -> Seconds:
+    def _panelled(self, pass_: Pass, reused: frozenset[Tensor], stationary: Tensor, panels: int) -> Seconds:
         """Seconds of moves that computing does not hide, if two tensors are streamed in some panels."""
         alone, streamed = np.zeros(len(self.grids)), np.zeros(len(self.grids))
-        for tensor, op in moves:
-            if tensor == stationary or panels == 1:
-                alone = alone + self._collective(tensor, op)
-            else:
-                streamed = streamed + self._collective(tensor, op, panels)
+        for node in self._walked(pass_, reused, stationary, panels)[1]:
+            if node.tensor == "Ker" or not travels(self.nest, self.kind.weighted, node.tensor):
+                continue
+            pieces = panels if node.scope == "panel" else 1
+            seconds = self._collective(node.tensor, OPS[type(node)], pieces)
+            alone, streamed = (alone, streamed + seconds) if pieces > 1 else (alone + seconds, streamed)
         hidden = self.machine.overlap * np.minimum(self._computing(pass_), streamed) * (panels - 1) / panels
         return alone + streamed - hidden + (panels - 1) * self.machine.compute.overhead
 
@@ -251,7 +246,7 @@ class _Timer:
         update, update_whole = self._updates() if trained else (zero, zero)
         compute = self.machine.compute
         call, exchange = (each * self.crowded for each in (compute.dispatch, compute.exchange))
-        halos = self.fetched["In"] + self.returned.get("Out", zero)
+        halos = self._halo("In", "fetch") + (self._halo("Out", "return") if self.nest.turned else zero)
         exchanges = (halos > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
         call = call + np.where(exchanges, exchange, 0.0)
         first, back = self._pooling() + call, call * (len(passes) > 1)
@@ -271,7 +266,7 @@ class _Timer:
             layer_norm=self._layer_norm() if self._followed_by("layer_norms") else zero,
             touch=self._touch(),
             fresh=self._fresh(),
-            halo=self._halos(passes[0], frozenset()),
+            halo=self._rows_moved(passes[0], frozenset()),
         )
 
     def _followed_by(self, norms: str) -> bool:
