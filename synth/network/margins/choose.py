@@ -14,7 +14,7 @@ import numpy as np
 
 from synth.network.grids.box_rows import Array
 from synth.network.margins.boxes import SPATIAL_PLACES, hull, reads
-from synth.network.margins.fronts import Factor, Front, Fronts, Label, Leaf, Point, choices
+from synth.network.margins.fronts import Factor, Front, Fronts, Label, Leaf, choices
 from synth.network.margins.prices import Prices, WordPrices, by_choice
 from synth.network.margins.row_graph import RowGraph, RowTensor
 from synth.network.margins.walk import (
@@ -29,7 +29,7 @@ from synth.network.margins.walk import (
 
 TURNED = "by input rows"
 Item = TypeVar("Item")
-FREE: Front = [Point(0, 0)]
+FREE: Front = [(0.0, 0.0, None)]
 MOST_COLUMNS = 2**17  # boxes of ranks that are computed at once
 CHOICES = (*range(13), 14, 16, 20, 24, 32, 48)  # rows beyond the own block that are tried
 
@@ -214,7 +214,7 @@ class _Factors:
                 own = np.tile(tensor.own, len(some))
                 costs = self.prices.fetching(tensor, self._stack(name, some), own).tolist()
                 for need, cost in zip(some, costs, strict=True):
-                    rows[label, need] = [Point(cost + self.turned[name], 0.0, Leaf(name, TURNED))]
+                    rows[label, need] = [(cost + self.turned[name], 0.0, Leaf(name, TURNED))]
         for pairs in _chunks(self._pairs(tensor, needs), tensor.own.shape[2]):
             stack = self._stack(name, [need for need, _ in pairs])
             more = np.repeat([most for _, most in pairs], tensor.own.shape[2])
@@ -224,7 +224,7 @@ class _Factors:
             fetched = self.prices.fetching(tensor, stack, made).tolist()
             for label, (need, most), words in zip(numbers, pairs, fetched, strict=True):
                 cost, work = labels[label]
-                point = Point(cost + words, work, Leaf(name, (most,) * len(NOTHING)))
+                point = cost + words, work, Leaf(name, (most,) * len(NOTHING))
                 rows.setdefault((label, need), [point])
         self.computed[name] = list(labels)
         if self.readers[name]:

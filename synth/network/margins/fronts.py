@@ -11,20 +11,15 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 Label = tuple[int, ...]
+_WORDS_AND_WORK = itemgetter(0, 1)
 MOST_POINTS = 96  # of a front; of longer ones, the cheapest and points spread over the others are kept
 
 
-class Point(NamedTuple):
-    """A choice: its words and work, and what was chosen, as a tree of choices."""
-
-    words: float
-    work: float
-    chosen: Any = None
-
-
+Point = tuple[float, float, Any]  # a choice: its words and work, and what was chosen, as a tree of choices
 Front = list[Point]
 
 
@@ -54,14 +49,19 @@ class Fronts:
     def best(self, factors: Iterable[Factor]) -> Front:
         """The front of all choices, the fewest words first; empty where no choice fits the limit."""
         left = list(factors)
-        while variables := {v for factor in left for v in factor.scope}:
-            chosen = min(sorted(variables, key=str), key=lambda v: _size_without(v, left))
+        variables = sorted({v for factor in left for v in factor.scope}, key=str)
+        sizes = {v: _size_without(v, left) for v in variables}
+        while sizes:
+            chosen = min(sizes, key=sizes.__getitem__)
             near = sorted((f for f in left if chosen in f.scope), key=lambda f: len(f.rows))
             joint = near[0]
             for each in near[1:]:
                 joint = self._joined(joint, each)
-            left = [f for f in left if chosen not in f.scope] + [self._without(chosen, joint)]
-        result = Factor((), {(): [Point(0, 0)]})
+            rest = self._without(chosen, joint)
+            left = [f for f in left if chosen not in f.scope] + [rest]
+            del sizes[chosen]
+            sizes.update({v: _size_without(v, left) for v in rest.scope})
+        result = Factor((), {(): [(0.0, 0.0, None)]})
         for factor in left:
             result = self._joined(result, factor)
         return result.rows.get((), [])
@@ -92,18 +92,17 @@ class Fronts:
 
     def _sums(self, one: Front, other: Front) -> Front:
         limit = self.limit
-        if len(one) == 1 or len(other) == 1:  # which stays a front
-            return [Point(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
-        return self.pruned(
-            [Point(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
-        )
+        found = [(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
+        return found if len(one) == 1 or len(other) == 1 else self.pruned(found)  # one point keeps a front
 
     def pruned(self, points: Front) -> Front:
         """The points that no other beats in both, the fewest words first."""
         kept: Front = []
-        for point in sorted(points, key=lambda each: each[:2]):
-            if point.work <= self.limit and (not kept or point.work < kept[-1].work):
+        least = math.inf
+        for point in sorted(points, key=_WORDS_AND_WORK):
+            if point[1] <= self.limit and (not kept or point[1] < least):
                 kept.append(point)
+                least = point[1]
         if len(kept) <= MOST_POINTS:
             return kept
         self.cut = True
@@ -113,7 +112,7 @@ class Fronts:
 
 def choices(point: Point) -> list[Leaf]:
     """What a point's tree of choices has at its leaves, in any order."""
-    found, open_ = list[Leaf](), [point.chosen]
+    found, open_ = list[Leaf](), [point[2]]
     while open_:
         each = open_.pop()
         if isinstance(each, Leaf):
