@@ -56,6 +56,11 @@ class ReductionForm(NamedTuple):
     keep: bool
     operator: Operator
 
+    @property
+    def adds(self) -> bool:
+        """Whether parts of a value are added, and are one number each."""
+        return self.word in ("mean", "sum")
+
 
 def reduction(
     form: ReductionForm, source: Layout, process_groups: ProcessGroups, count: Count
@@ -76,7 +81,7 @@ class CutReduction:
         count: Count,
     ) -> None:
         self.word, self.over, extents, self.keep, self.operator = form
-        self.extents = dict(zip(self.over, extents, strict=True))
+        self.extents, self.adds = dict(zip(self.over, extents, strict=True)), form.adds
         self.wanted = source
         if not disjoint(self._homes(source).boxes):
             self.wanted = even(source.whole, source.ranks)
@@ -133,7 +138,7 @@ class CutReduction:
         with no_autocast(shard.device):
             if not shard.numel():
                 own = shard.new_zeros(shape(self.held.mine)) + shard.sum()
-            elif self.word in ("mean", "sum"):
+            elif self.adds:
                 own = self._sums(shard, sum_dtype(dtype))
             else:
                 own = self._extrema(shard.to(sum_dtype(dtype)))
@@ -204,7 +209,7 @@ class CutReduction:
 
     def exchanges(self) -> list[Exchange]:
         """Parts of values."""
-        numbers = 1 if self.word in ("mean", "sum") else 2
+        numbers = 1 if self.adds else 2
         parts = summed(self.held, self.parts.owned)
         return [each._replace(forward=times(numbers, each.forward)) for each in parts]
 

@@ -212,8 +212,7 @@ class NetworkReader:
         if min(rows) < 2 or layer_below(self.nodes, first.name) is None:
             return None
         name, shape = self.names.of(call), tuple(rows.get(dim, n) for dim, n in enumerate(here))
-        maximum = form.word not in ("mean", "sum")
-        self.nodes[name] = Node(name, "globalpool", (first.name,), shape, here, maximum=maximum)
+        self.nodes[name] = Node(name, "globalpool", (first.name,), shape, here, maximum=not form.adds)
         value = Value(name, first.order)
         return value if form.keep else self._without(value, sorted(rows))
 
