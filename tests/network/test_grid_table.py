@@ -56,6 +56,16 @@ def test_a_grid_outside_the_family_is_known_and_in_no_selection_of_axes() -> Non
     assert new not in made.grids(made.within("b"))
 
 
+def test_places_of_grids_are_those_that_a_dictionary_of_all_has() -> None:
+    made, wanted = table()
+    of_all = {grid: place for place, grid in enumerate(wanted)}
+    for grid in [*map(PerAxis._make, BOUNDS.integers(1, 7, (500, len(AXES))).tolist()), *wanted]:
+        assert made.places.get(grid, -1) == of_all.get(grid, -1)
+        assert (grid in made.places) == (grid in of_all)
+    with pytest.raises(KeyError):
+        made.places[PerAxis(b=5)]
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_family_for_time_is_every_grid_of_all_half_a_quarter_of_the_processes(exact: bool) -> None:
     sizes = [24] if exact else [24, 12, 6, 3, 1]

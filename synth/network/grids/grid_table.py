@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +30,7 @@ class GridTable:
     def append(self, bounds: Mapping[PerAxis, float]) -> None:
         """Grids outside the family, with their bounds."""
         new = {grid: bound for grid, bound in bounds.items() if grid not in self.places}
-        self.places.update(zip(new, range(len(self.rows), len(self.rows) + len(new)), strict=True))
+        self.places.add(new, len(self.rows))
         self.rows = np.concatenate([self.rows, np.array(list(new), np.int64).reshape(-1, len(AXES))])
         self.bounds = np.concatenate([self.bounds, list(new.values())])
 
@@ -46,10 +47,9 @@ class GridTable:
         return float(self.bounds[self.places[grid]])
 
     @cached_property
-    def places(self) -> dict[tuple[int, ...], int]:
+    def places(self) -> Places:
         """Grid -> its place."""
-        columns = self.rows.T.tolist()
-        return dict(zip(zip(*columns, strict=True), range(len(self.rows)), strict=True))
+        return Places(self.rows)
 
     @cached_property
     def parts(self) -> Any:
@@ -81,6 +81,43 @@ class GridTable:
     @cached_property
     def _x_columns(self) -> tuple[Array, ...]:
         return tuple(self.rows[:, AXES.index(axis)] for axis in X_AXES)
+
+
+class Places:
+    """Grid -> its place, for grids that are given by (place, axis).
+
+    A place is searched for when it is first asked for: a dictionary of all grids takes ten times their bytes.
+    """
+
+    def __init__(self, rows: Array) -> None:
+        self._rows, self._ascending = rows, np.lexsort(rows.T[::-1]).astype(np.int32)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def add(self, grids: Iterable[PerAxis], first: int) -> None:
+        """Grids beyond the rows, whose places begin with `first`."""
+        self._known.update((grid, place) for place, grid in enumerate(grids, first))
+
+    def get(self, grid: tuple[int, ...], default: int) -> int:
+        """The place of a grid; the default if it has none."""
+        place = self._known.get(grid)
+        if place is None:
+            at = bisect_left(range(len(self._rows)), grid, key=self._grid)
+            if at == len(self._rows) or self._grid(at) != grid:
+                return default
+            place = self._known[grid] = int(self._ascending[at])
+        return place
+
+    def __contains__(self, grid: tuple[int, ...]) -> bool:
+        return self.get(grid, -1) >= 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> int:
+        place = self.get(grid, -1)
+        if place < 0:
+            raise KeyError(grid)
+        return place
+
+    def _grid(self, at: int) -> tuple[int, ...]:
+        return tuple(self._rows[self._ascending[at]].tolist())
 
 
 class Parts(PerAxis):

@@ -7,6 +7,7 @@ tensors, and what redistributions compute of a pair of rows once for all edges.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,9 +69,9 @@ class RowBank:
         if new:
             lows, highs = _bounds(new, self.ranks)
             for key, low, high in zip(new, lows, highs, strict=True):
-                number[key] = by_bounds.setdefault(low.tobytes() + high.tobytes(), len(rows))
+                number[key] = by_bounds.setdefault(_digest(low, high), len(rows))
                 if number[key] == len(rows):
-                    rows.append((low, high))
+                    rows.append(_kept(low, high))
         return np.array([number[key] for key in keys], np.intp)
 
     def boxes(self, numbers: Array) -> BoxRows:
@@ -79,9 +80,9 @@ class RowBank:
         for rows, column in zip(self._rows, numbers.T.tolist(), strict=True):
             first, row = first_of_kinds(column)
             kept.append(np.array([column[each] for each in first], np.intp))
-            low, high = zip(*(rows[column[each]] for each in first), strict=True)
-            lows.append(np.stack(low))
-            highs.append(np.stack(high))
+            low, high = _stacked(rows, [column[each] for each in first])
+            lows.append(low)
+            highs.append(high)
             own.append(row)
         return BoxRows(tuple(lows), tuple(highs), tuple(own), tuple(kept))
 
@@ -92,19 +93,17 @@ class RowBank:
         """
         rows = self._rows[at]
         if max(source.max(initial=0), target.max(initial=0)) >= MOST_ROWS:
-            low, high = (np.stack([rows[each][end] for each in target.tolist()]) for end in (0, 1))
-            there, back = np.stack(
-                [least_common(rows[each], (low, high)) for each in source.tolist()], axis=1
-            )
+            others, own = (_stacked(rows, some.tolist()) for some in (target, source))
+            there, back = np.stack([least_common(row, others) for row in zip(*own, strict=True)], axis=1)
             return there, back
         self._grow(at)
         known = self._least[at]
         pairs = np.ix_(source, target)
         missing = known[0][pairs] == UNKNOWN
         for one in np.flatnonzero(missing.any(axis=1)).tolist():
-            others = target[missing[one]].tolist()
-            low, high = (np.stack([rows[each][end] for each in others]) for end in (0, 1))
-            known[:, source[one], others] = least_common(rows[source[one]], (low, high))
+            some = target[missing[one]].tolist()
+            (low,), (high,) = _stacked(rows, [int(source[one])])
+            known[:, source[one], some] = least_common((low, high), _stacked(rows, some))
         return known[0][pairs], known[1][pairs]
 
     def _grow(self, at: int) -> None:
@@ -113,6 +112,24 @@ class RowBank:
         if before < size:
             self._least[at] = np.full((2, 2 * size, 2 * size), UNKNOWN, np.int64)
             self._least[at][:, :before, :before] = known
+
+
+def _digest(low: Array, high: Array) -> bytes:
+    """A key of the bounds of a row; the bounds themselves would take as much memory again."""
+    return hashlib.blake2b(low.tobytes() + high.tobytes(), digest_size=16).digest()
+
+
+def _kept(low: Array, high: Array) -> tuple[Array, Array]:
+    """A row in as few bytes as its bounds take."""
+    small = low.dtype == np.int32 and int(high.max(initial=0)) < 2**15 and int(low.max(initial=0)) < 2**15
+    integer: Any = np.int16 if small else low.dtype
+    return low.astype(integer), high.astype(integer)
+
+
+def _stacked(rows: Sequence[Spans], some: Sequence[int]) -> Spans:
+    """The bounds of some rows, by (row, rank), in integers for products."""
+    low, high = (np.stack([rows[each][end] for each in some]) for end in (0, 1))
+    return (low.astype(np.int32), high.astype(np.int32)) if low.dtype == np.int16 else (low, high)
 
 
 def least_common(row: Spans, others: Spans) -> Array:
