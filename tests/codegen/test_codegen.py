@@ -88,6 +88,12 @@ def ruff(*arguments: str, given: str | None = None) -> subprocess.CompletedProce
     return subprocess.run(command, input=given, text=True, capture_output=True, check=False)
 
 
+def test_all_names_are_defined(folder: Path) -> None:
+    """What a standalone program uses of the runtime is in its text."""
+    done = ruff("check", "--isolated", "--select", "F821,F822,F823", str(folder))
+    assert done.returncode == 0, done.stdout[:4000]
+
+
 def test_imports_and_calls_are_of_a_list(folder: Path) -> None:
     files = sorted([*folder.glob("*.py"), *Path("tests/golden").glob("*.py")])
     for path in files[::4]:

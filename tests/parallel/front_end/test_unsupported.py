@@ -215,9 +215,12 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(clamps), "forward changes scale in place by clamp, which"),
     (Does(asks_for_no_gradient), "forward changes a tensor of (4, 8, 8, 8) in place by set, which"),
     (Does(hooks), "forward changes a tensor of (4, 8, 8, 8) in place by register_hook, which"),
-    (Does(sets_an_entry), "forward changes mean in place by setitem, which"),
-    (Does(follows), "forward changes mean in place by lerp, which the ranks would not do; compute a new"),
-    (Does(follows_anew), "forward puts another tensor in the place of mean, which the ranks would not do;"),
+    (
+        Does(sets_an_entry),
+        "forward updates mean by setitem of values that have gradients, so that it would keep",
+    ),
+    (Does(follows), "forward updates mean by lerp of values that have gradients, so that it would keep the"),
+    (Does(follows_anew), "forward updates mean by copy of values that have gradients, so that it would keep"),
     (Does(doubles_a_view), "forward changes scale in place by mul, which the ranks would not do; compute"),
     (Does(mixes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
     (

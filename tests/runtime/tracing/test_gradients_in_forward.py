@@ -35,5 +35,5 @@ class Maps(Descends):
     [(Descends, "takes a gradient by torch.autograd.grad"), (Maps, "is transformed by torch.func")],
 )
 def test_gradients_and_transforms_in_forward_are_refused(model: type[nn.Module], said: str) -> None:
-    with pytest.raises(ValueError, match=rf"forward {said}, .*\(test_unsupported.py:\d+\)"):
+    with pytest.raises(ValueError, match=rf"forward {said}, .*\(test_gradients_in_forward.py:\d+\)"):
         traced(model(), (2, 4, 8, 8), torch.float32)
