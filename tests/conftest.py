@@ -9,11 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from effort import ALL
 from hypothesis import Phase, settings
 from processes import SESSION, Processes, end_marked, new_mark
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("ci, all", derandomize=True, deadline=None)
 # `make mutants`: whether a test fails is all that counts, so failing cases are not made smaller
 settings.register_profile(
     "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
@@ -72,6 +74,11 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop(ALL, None)
+    if config.getoption("--slow"):  # before the tests are imported, which ask for it
+        os.environ[ALL] = "1"
+        if os.environ.get("CI"):
+            settings.load_profile("ci, all")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(config))
 

@@ -121,7 +121,7 @@ class Builder(Wiring):
             LOG.warning("\n".join([*self.whole[:MOST], *self._more()]))
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
         for node in graph.nodes:
-            self._check_views(node.meta.get("changes_part", ()))
+            self._check_views(node.meta.get("changes_views", ()))
         if given_homes is not None:
             self.homes = {
                 key: given_homes.get(key) or self._whole(key, use)
@@ -307,7 +307,12 @@ class Builder(Wiring):
         """A step for which every rank computes the whole."""
         name = call.node.name if call.module is None else str(call.node.target)
         place = call.node.meta.get("place", "")
-        if not self._is_small_update(call, layouts.values()):
+        updates = isinstance(call.function, Update)
+        if updates:
+            self._refuse_replicas(call)
+        # every rank holds a buffer, so it has to receive as many words as it has
+        small = all(prod(each.whole) <= prod(call.out) for each in layouts.values())
+        if not (updates and small):
             if self.refuse:
                 what = name if call.module is not None else call.function.__name__
                 raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")
@@ -348,10 +353,8 @@ class Builder(Wiring):
                             " the buffer itself, as by copy_"
                         )
 
-    def _is_small_update(self, call: Call, layouts: Iterable[Layout]) -> bool:
-        """Whether a call gives a buffer words of its own size, which all ranks hold."""
-        if not isinstance(call.function, Update):
-            return False
+    def _refuse_replicas(self, call: Call) -> None:
+        """Raise `ValueError` for an update of a buffer if there are replicas."""
         ranks = self.context.ranks
         if ranks.everyone.size > ranks.size:
             raise ValueError(
@@ -359,7 +362,6 @@ class Builder(Wiring):
                 " every replica would do by its own samples; give parallelize all"
                 " ranks, without replicas"
             )
-        return all(prod(each.whole) <= prod(call.out) for each in layouts)
 
     def _more(self) -> list[str]:
         """How many calls are gathered beyond those that are listed, and their words."""

@@ -178,9 +178,8 @@ def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:
         if home is None or is_at_home(place, home):
             continue
         found += planned_fetch(home, place)
-        changed = graph.steps[name].changes_buffers
-        buffer = place.name in place.module._buffers and changed
-        if buffer and home.partition and place.partition:
+        returns = place.is_buffer and graph.steps[name].changes_buffers
+        if returns and home.partition and place.partition:
             words = planned_words(place.partition, home.partition)
             found.append(Exchange(words, words, ()))
     return found

@@ -279,8 +279,7 @@ class StepGraph(Wiring):
         step = self.steps[name]
         trained = any(each.requires_grad for each in values.values())
         for key, place, _ in bound:
-            buffer = place.name in place.module._buffers
-            updated = buffer and step.changes_buffers
+            updated = place.is_buffer and step.changes_buffers
             if not updated and step.reads_back(place.name, trained):
                 yield key
         weighted = any(
@@ -310,7 +309,7 @@ class StepGraph(Wiring):
     ) -> None:
         """Copy buffers that a step may have changed to where they are held."""
         for key, place, local in bound:
-            if key not in self.homes or place.name not in place.module._buffers:
+            if key not in self.homes or not place.is_buffer:
                 continue
             home = self.homes[key]
             if not is_at_home(place, home) and self.steps[name].changes_buffers:

@@ -41,7 +41,7 @@ from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.unsupported import (
     in_user_code,
     record_autograd_functions,
-    require_values,
+    refuse_transforms,
 )
 from synth.runtime.tracing.updates import Updates
 
@@ -153,7 +153,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a torch function and record it."""
         kwargs = kwargs or {}
-        require_values(func)
+        refuse_transforms(func)
         if self.depth:
             return made_of(func, args, kwargs)
         parts = composed(func)
@@ -211,8 +211,8 @@ class Recorder(TorchFunctionMode):
             call = func if isinstance(result, torch.Tensor) else picked(func, index)
             node = self._create("call_function", call, nodes, function_name(call))
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
-            if changed and not computed and not stored:
-                node.meta["changes_part"] = self.updates.names_of(changed)
+            if not computed:
+                node.meta["changes_views"] = self.updates.viewed(changed)
             node.meta["several"] = group
             self._remember(values, node)
         return result
@@ -280,8 +280,7 @@ class Recorder(TorchFunctionMode):
         node = self._create("call_function", func, nodes, function_name(func))
         node.meta["expression"] = node.meta["changes"] = True
         node.meta["value"] = None
-        views = [values for values in changed if id(values) not in self.stored]
-        node.meta["changes_part"] = self.updates.names_of(views)
+        node.meta["changes_views"] = self.updates.viewed(changed)
         for values in changed:
             maker, _ = self.nodes[id(values)]
             self.nodes[id(values)] = maker, values._version

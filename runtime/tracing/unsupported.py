@@ -131,7 +131,7 @@ def _refuse_shared_memory(model: nn.Module) -> None:
                 )
 
 
-def require_values(function: Any) -> None:
+def refuse_transforms(function: Any) -> None:
     """Raise `ValueError` for gradients that a model takes, and for torch.func.
 
     The graph has the calls of a forward pass alone.

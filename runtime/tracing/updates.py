@@ -63,7 +63,7 @@ class Updates:
         if not places and "out" not in named:
             return False
         place: int | str = "out" if "out" in named else places[0]
-        held = self._held(name)
+        held = self._held(buffer)
         if isinstance(place, int):
             args = (*args[:place], held, *args[place + 1 :])
         else:
@@ -98,7 +98,7 @@ class Updates:
                     f" the place of {name}, which has {tuple(old.shape)} and"
                     f" {old.dtype}; keep its shape and dtype"
                 )
-            node, held = recorder.node(new), self._held(name)
+            node, held = recorder.node(new), self._held(old)
             self._keep_words(held)
             update = Update(torch.Tensor.copy_, 0)
             self._record(name, new, update, ((held, node), {}))
@@ -117,11 +117,12 @@ class Updates:
         for reader in readers:
             reader.replace_input_with(held, kept)
 
-    def names_of(self, changed: list[torch.Tensor]) -> set[str]:
-        """The buffers of whose memory some tensors are."""
-        buffers = self.recorder.buffers
-        memory = {each.untyped_storage()._cdata for each in changed}
-        return {name for where, (name, _) in buffers.items() if where in memory}
+    def viewed(self, changed: list[torch.Tensor]) -> set[str]:
+        """The buffers of which some tensors are views."""
+        buffers, stored = self.recorder.buffers, self.recorder.stored
+        views = (each for each in changed if id(each) not in stored)
+        memory = {each.untyped_storage()._cdata for each in views}
+        return {buffers[each][0] for each in memory & buffers.keys()}
 
     def _buffer_of(self, values: torch.Tensor) -> tuple[str, torch.Tensor | None]:
         """The buffer that a tensor is, or all of which it shows, as `x.data` does."""
@@ -137,16 +138,11 @@ class Updates:
             )
         return (name, buffer) if same else ("", None)
 
-    def _held(self, name: str) -> fx.Node:
-        """The node of the buffer itself."""
-        graph: fx.Graph = self.recorder.graph
-        for known in graph.nodes:
-            if known.op == "get_attr" and known.target == name:
-                found: fx.Node = known
-                return found
-        node: fx.Node = graph.create_node("get_attr", name)
-        _, buffer = next(b for b in self.recorder.buffers.values() if b[0] == name)
-        node.meta["value"] = torch.empty_like(buffer, device="meta")
+    def _held(self, buffer: torch.Tensor) -> fx.Node:
+        """The node of the buffer itself, not of what it was changed to."""
+        name = self.recorder.stored[id(buffer)]
+        known = self.recorder.graph.find_nodes(op="get_attr", target=name)
+        node: fx.Node = known[0] if known else self.recorder.node(buffer)
         return node
 
     def _record(

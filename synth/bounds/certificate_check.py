@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -208,14 +209,14 @@ def check(data: dict[str, Any]) -> list[str]:
 
     Raises `CheckError` at the first false step.
     """
-    _must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
+    must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
     problem = data["problem"]
     procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
     words, work, dims, flat = facts(problem)
     for key, found in (("sizes", words), ("multiply_adds", work)):
         equal = json.dumps(data[key], sort_keys=True) == json.dumps(found, sort_keys=True)
-        _must(equal, f"{key} are {data[key]}, but the layer has {found}")
-    _must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
+        must(equal, f"{key} are {data[key]}, but the layer has {found}")
+    must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
     sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
     lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
 
@@ -237,27 +238,27 @@ def check(data: dict[str, Any]) -> list[str]:
     x = {t: _fraction(data["x"][t]) for t in TENSORS}
     nu = _fraction(data["nu"])
     mu = {t: _fraction(data["multipliers"][t]) for t in TENSORS}
-    _must(nu == 0 or math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
-    _must(nu >= 0 and min(x.values()) > 0 and min(mu.values()) >= 0, "ν, μ >= 0 and x > 0")
+    must(nu == 0 or math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
+    must(nu >= 0 and min(x.values()) > 0 and min(mu.values()) >= 0, "ν, μ >= 0 and x > 0")
     for t in TENSORS:
-        _must(nu / x[t] + mu[t] == 1, f"ν/x + μ = 1 for {t}")
+        must(nu / x[t] + mu[t] == 1, f"ν/x + μ = 1 for {t}")
     total = 3 * nu + sum(mu[t] * words[t] for t in TENSORS)
     shown = ", ".join(f"μ_{t} = {float(mu[t]):.6f}" for t in TENSORS)
     lines.append(f"5  ν = {float(nu):.6e}, {shown}: X_O + X_I + X_K >= {float(total):.6e}")
 
     limit_words = None if data["memory_words"] is None else _whole(data["memory_words"])
-    _must(segments == 1 or limit_words is not None, "several segments need a memory limit")
+    must(segments == 1 or limit_words is not None, "several segments need a memory limit")
     carried = (segments - 1) * (limit_words or 0)
     bound = total / procs - carried - Fraction(sum(words.values()), procs)
     claimed = _fraction(data["words"])
-    _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
-    _must(data["claim"] == claim(data["words"], procs, most_work, limit_words), "the claim is what is proved")
-    _must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
+    must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
+    must(data["claim"] == claim(data["words"], procs, most_work, limit_words), "the claim is what is proved")
+    must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
     lines.append(f"6  received words per process >= {float(bound):.3f} >= {float(claimed):.3f}, as claimed")
     return [*lines, f"so {data['claim']}"]
 
 
-def digest(data: dict[str, Any]) -> str:
+def digest(data: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits of all fields but this one, so that any edit is noticed."""
     rest = {key: value for key, value in data.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
@@ -276,14 +277,15 @@ def _weights(
         if (outputs, taps) not in needed or (outputs, taps) in weights:
             raise ValueError(f"C({outputs},{taps}) is given, but not needed once more")
         square, weight = _fraction(each["square"]), _fraction(each["weight"])
-        _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
-        _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
+        must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
+        must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
         weights[outputs, taps] = weight
         lines.append(f"2  C({outputs},{taps})² <= {float(square):.9f}, weight {float(weight):.9f}")
     return weights
 
 
-def _must(true: bool, what: str) -> None:
+def must(true: bool, what: str) -> None:
+    """Raises `CheckError` for a step that is false."""
     if not true:
         raise CheckError(f"the certificate is wrong: it is not true that {what}")
 

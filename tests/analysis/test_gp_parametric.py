@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import image_nests
@@ -22,7 +23,7 @@ def anew(nest: Nest, procs: int, memory: float | None) -> float | None:
         return None
 
 
-@settings(derandomize=True, deadline=None, max_examples=3)
+@settings(derandomize=True, deadline=None, max_examples=tried(3, 6))
 @given(
     image_nests(groups=3), st.lists(st.tuples(st.integers(1, 300), st.floats(0.5, 9)), min_size=2, max_size=3)
 )

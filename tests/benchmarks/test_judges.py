@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import tried
 from processes import Processes
 
 from benchmarks.judges import cuts
@@ -34,8 +35,8 @@ from benchmarks.judges.one_case import Comparison, Right
 from benchmarks.judges.selection import Selection, exists
 from benchmarks.judges.table import by_name, expected_failures, page
 
-EVERY = 360  # of so many cases one is run
-LEAST = 20  # cases that are equal
+EVERY = tried(360, 180)  # of so many cases one is run
+LEAST = tried(20, 40)  # cases that are equal
 
 
 def run(processes: Processes, results: Path, *flags: str, seconds: float = 280) -> str:

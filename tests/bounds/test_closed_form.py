@@ -6,6 +6,7 @@ import itertools
 import math
 
 import pytest
+from effort import tried
 from example_nests import conv, matmul
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ def brute_force(problem: Eq4, stationary: str, steps: int = 60) -> float:
     return least
 
 
-@settings(derandomize=True, deadline=None, max_examples=6)
+@settings(derandomize=True, deadline=None, max_examples=tried(6, 40))
 @given(
     real,
     real,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from effort import tried
 from example_nests import conv, matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ SOLVER = 1e-5  # relative accuracy that is asked of the solver
 TENSORS = ("Out", "Ker", "In")
 
 
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=tried(12, 25))
 @given(image_nests(groups=3), st.integers(1, 300), st.floats(1.1, 300))
 def test_accessed_solution_is_feasible_and_costs_what_it_says(nest: Nest, procs: int, scale: float) -> None:
     least = tile_words(nest.accesses, nest.loop_extents(PerAxis()))
@@ -53,7 +54,7 @@ def test_accessed_solution_is_feasible_and_costs_what_it_says(nest: Nest, procs:
     assert bound.words <= min(found) * (1 + SOLVER)
 
 
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=tried(12, 60))
 @given(image_nests(groups=3), st.integers(1, 300), st.floats(0.5, 4))
 def test_bound_is_below_received_relaxation(nest: Nest, procs: int, scale: float) -> None:
     slack = SOLVER * nest.total_words

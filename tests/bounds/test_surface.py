@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ def test_regions_of_images_cost_what_the_lemma_says() -> None:
 def test_regions_of_volumes_cost_what_the_lemma_says() -> None:
     """Charges of each output are summed up by hand, axis by axis."""
     rng, tight = random.Random(5), math.inf
-    for number in range(90):
+    for number in range(tried(90, 300)):
         reaches = [random_reach(rng, 12) for _ in range(3)]
         ratio = rng.choice((0.3, 1.0, 2.0, 8.0))
         lines = [line(each, ratio) for each in reaches]

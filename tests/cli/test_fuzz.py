@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import tried
 from fuzz import corpus, judge, read_case
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +38,9 @@ def fuzzed(*flags: str) -> str:
 
 
 def test_random_cases() -> None:
-    told = fuzzed("--examples", "6")
-    assert told.startswith("48 cases in ")
+    examples = tried(6, 15)
+    told = fuzzed("--examples", f"{examples}")
+    assert told.startswith(f"{8 * examples} cases in ")
 
 
 @pytest.mark.slow

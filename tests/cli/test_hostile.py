@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from allowed import refused
 from counted_work import at_most
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -257,13 +258,13 @@ def write_a_layer(folder: Path, data: st.DataObject) -> None:
     assert told("plan", str(path), "--procs", "4")[0] in (0, 3, 4)
 
 
-@settings(max_examples=15)
+@settings(max_examples=tried(15, 40))
 @given(st.data())
 def test_edited_plans(folder: Path, data: st.DataObject) -> None:
     edit_a_plan(folder, data)
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(st.data())
 def test_any_layer_file(folder: Path, data: st.DataObject) -> None:
     write_a_layer(folder, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import loaded
 from test_family_optimum import BRANCHES, CHAIN, RESIDUAL, planner_of, tried
 
 from synth.base.errors import CheckError, InfeasibleError, InputError
@@ -44,13 +44,7 @@ def request_of(procs: int, mode: str) -> NetworkRequest:
 @pytest.fixture(scope="module")
 def alone() -> ModuleType:
     """The checker of the artifact, which shares no code with synth."""
-    spec = importlib.util.spec_from_file_location("artifact_check_network", CHECKER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return loaded(CHECKER)
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

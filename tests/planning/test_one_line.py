@@ -7,6 +7,7 @@ import random
 
 import pytest
 from cases import CASES
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
@@ -32,7 +33,7 @@ def typed(made: Plan) -> Plan:
     return plan(made.layer, made.procs, made.limit_bytes, pass_=made.pass_, as_=one_line(made), **asked)  # type: ignore[arg-type]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tried(15, 40), deadline=None)
 @given(
     layers(), st.integers(1, 12), st.sampled_from(TASKS), st.sampled_from([None, "khwcbgd"]), st.booleans()
 )

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 
 import pytest
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
@@ -26,7 +27,7 @@ from synth.simulation.simulate import simulated
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1, name="conv4")
 
 
-@settings(max_examples=25)
+@settings(max_examples=tried(25, 60))
 @given(layers(), st.integers(1, 20))
 def test_a_plan_keeps_its_promises(layer: Layer, procs: int) -> None:
     """Values, words and memory, interpreted for all ranks; and no fewer words than the bound."""

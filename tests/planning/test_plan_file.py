@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
@@ -31,7 +32,7 @@ PLAN = plan(LAYER, 12)
 DATA: dict[str, Any] = PLAN.to_json()
 
 
-@settings(max_examples=15)
+@settings(max_examples=tried(15, 40))
 @given(layers(), st.integers(1, 16), st.sampled_from(TASKS), st.sampled_from([None, *NAMED]))
 def test_there_and_back(layer: Layer, procs: int, task: str, strategy: str | None) -> None:
     made = plan(layer, procs, pass_=task, strategy=strategy, balance=10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from scripts import loaded
 from seeded_problems import random_plan
 
 from synth.analysis.certificate import plan_certificate
@@ -28,17 +28,6 @@ from synth.planning.derive import plan
 Kind = type[Exception] | tuple[type[Exception], ...]
 ROOT = Path(__file__).parents[2]
 CHECKER = ROOT / "artifact/check_certificate.py"
-
-
-def loaded(path: Path) -> ModuleType:
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(f"artifact_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

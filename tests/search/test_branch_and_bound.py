@@ -10,6 +10,7 @@ from operator import add
 
 import pytest
 from brute_force import all_grids, all_points
+from effort import tried
 from example_nests import same_window
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -77,7 +78,7 @@ def best(request: Request) -> Rank:
     return ranked(request, found.tiling.words, found.work, found.grid)
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(small_nests(6), st.integers(1, 16), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))
 def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance: float) -> None:
     request = Request(nest, procs, balance=balance, exact=exact)
@@ -89,7 +90,7 @@ def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance:
     assert best(request) == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(small_nests(5), st.integers(1, 12), st.sampled_from(TASKS), st.booleans())
 @example(Layer.matmul(1, 4, 1).nest, 3, "training", False)  # one rank gathers a word, another one sums it
 def test_no_grid_moves_fewer_words_in_any_pass(nest: Nest, procs: int, task: Task, transposed: bool) -> None:
@@ -97,7 +98,7 @@ def test_no_grid_moves_fewer_words_in_any_pass(nest: Nest, procs: int, task: Tas
     assert best(request) == brute_force(request)
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(small_nests(5), st.integers(1, 12), st.sampled_from(AXES), st.integers(1, 4))
 def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axis: str, parts: int) -> None:
     request = Request(nest, procs, fixed={axis: min(parts, getattr(nest.extents, axis))})
@@ -110,7 +111,7 @@ def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axi
     assert getattr(search(request).grid, axis) == request.fixed[axis]
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(
     small_nests(3), st.integers(1, 8), st.floats(0, 1), st.sampled_from([*((t,) for t in TENSORS), TENSORS])
 )
@@ -209,7 +210,7 @@ def test_balance_0_admits_grids_of_the_least_work_only() -> None:
     assert found.work == found.least_work
 
 
-@settings(max_examples=30)
+@settings(max_examples=tried(30, 60))
 @given(distributions(small_nests()), st.sampled_from(TASKS))
 def test_the_bound_by_heavy_processes_is_a_bound(d: Distribution, task: Task) -> None:
     """No more than the most, and no less than the last of those with the largest block along every axis."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from brute_force import all_grids, all_pass_plans
 from counted_work import Efforts
+from effort import tried
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import distributions, small_nests
@@ -82,7 +83,7 @@ def test_a_dilated_signal_within_half_as_much_again_as_it_needs(efforts: Efforts
     assert made.words["total"] == 8064
 
 
-@settings(max_examples=15)
+@settings(max_examples=tried(15, 30))
 @example(HALO_MOVES_ONCE, 0.0)
 @given(distributions(small_nests(4)), st.floats(0, 1))
 def test_a_tiling_is_found_if_it_moves_as_many_words_as_may_be(d: Distribution, share: float) -> None:
@@ -194,7 +195,7 @@ def test_no_step_within_the_memory_moves_fewer_words(nest: Nest, procs: int, sha
 TIGHT = (small_nests(5), st.integers(2, 16), st.sampled_from(TASKS), st.booleans(), st.floats(0, 0.6))
 
 
-@settings(max_examples=20)
+@settings(max_examples=tried(20, 40))
 @given(*TIGHT)
 def test_no_grid_that_fits_is_missed(nest: Nest, procs: int, task: Task, turns: bool, share: float) -> None:
     request = within(nest, procs, task, turns, share)
@@ -204,7 +205,7 @@ def test_no_grid_that_fits_is_missed(nest: Nest, procs: int, task: Task, turns: 
     assert found.tiling.words == examined(request)
 
 
-@settings(max_examples=20)
+@settings(max_examples=tried(20, 40))
 @given(*TIGHT, st.sampled_from([0, 1, 3, 10, 30, 100]))
 def test_an_impatient_search_says_what_it_has_not_proven(
     nest: Nest, procs: int, task: Task, turns: bool, share: float, patience: int

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from differential import CORPUS, Verdict, checked, on_ranks, verdicts
+from effort import tried
 from seeded_problems import Problem, random_problem
 
 from synth.base.errors import CheckError
 
-SLICE = 150
+SLICE = tried(150, 600)
 NIGHTLY = int(os.environ.get("SYNTH_DIFFERENTIAL", "20000"))
 
 

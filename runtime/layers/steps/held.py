@@ -29,10 +29,15 @@ class Held(NamedTuple):
     partition: Partition | None
     copies: tuple[int, ...] = ()
 
+    @property
+    def is_buffer(self) -> bool:
+        """Whether it is a buffer."""
+        return self.name in self.module._buffers
+
     def bind(self, values: torch.Tensor | None) -> None:
         """Let the module use a local tensor, or none."""
-        buffers = self.module._buffers
-        place = buffers if self.name in buffers else self.module._parameters
+        module = self.module
+        place = module._buffers if self.is_buffer else module._parameters
         place[self.name] = values  # type: ignore[assignment]
 
 

@@ -35,7 +35,7 @@ def is_at_home(use: Held, home: Held) -> bool:
     """
     if use.partition is None or home.partition is None:
         return use.partition is home.partition
-    alike = use.name in use.module._buffers or use.copies == home.copies
+    alike = use.is_buffer or use.copies == home.copies
     return use.partition == home.partition and alike
 
 

@@ -7,7 +7,6 @@ an option that is not listed count nothing. `check` counts all of this again, wi
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -18,6 +17,7 @@ import numpy as np
 from synth.base.doors import option
 from synth.base.errors import CheckError, InfeasibleError, InputError, UsageError
 from synth.base.user_files import MOST_JSON, read_text
+from synth.bounds.certificate_check import digest, must
 from synth.layer.axes import AXES, ROW_MAJOR, SPATIAL, PerAxis
 from synth.layer.layer import Layer
 from synth.layer.window import Window
@@ -40,19 +40,8 @@ ORDERS = (ROW_MAJOR, CHANNELS_SWAPPED)
 PROBLEM = ("kind", "input", "out_channels", "groups", "kernel", "stride", "padding", "dilation")
 TRANSPOSED = ("transposed", "output_padding")
 CLASS = {"problem", "weighted", "gradient", "options", "least"}
-FIELDS = {
-    "schema",
-    "claim",
-    "network",
-    "procs",
-    "balance",
-    "mode",
-    "layers",
-    "edges",
-    "classes",
-    "potentials",
-}
-FIELDS |= {"words", "digest"}
+FIELDS = {"schema", "claim", "network", "procs", "balance", "mode", "layers", "edges"}
+FIELDS |= {"classes", "potentials", "words", "digest"}
 
 
 def family_certificate(network: Network, request: NetworkRequest) -> dict[str, Any]:
@@ -210,12 +199,6 @@ def claim(data: Mapping[str, Any]) -> str:
     )
 
 
-def digest(data: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits of all fields but this one, so that any edit is noticed."""
-    rest = {key: value for key, value in data.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-
-
 # -- the check ------------------------------------------------------------------------------------------
 
 
@@ -268,18 +251,16 @@ def check(data: Mapping[str, Any]) -> list[str]:
 
     Raises `CheckError` at the first false step, and `ValueError` and others for data of another form.
     """
-    _must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
-    procs, training = (
-        _whole(data["procs"], 1, MOST_PROCS),
-        {"training": True, "inference": False}[data["mode"]],
-    )
+    must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
+    procs = _whole(data["procs"], 1, MOST_PROCS)
+    training = {"training": True, "inference": False}[data["mode"]]
     request = NetworkRequest(
         procs, training=training, resident_weights=not training, balance=float(data["balance"])
     )
     kinds = [_class_of(each) for each in data["classes"]]
     options = [_options(each["options"]) for each in data["classes"]]
     of = [_whole(each["class"], 0, len(kinds) - 1) for each in data["layers"]]
-    _must(len(of) <= MOST_LAYERS, f"a network has at most {MOST_LAYERS} layers")
+    must(len(of) <= MOST_LAYERS, f"a network has at most {MOST_LAYERS} layers")
     rows, lines = [], []
     for number, (kind, placed, each) in enumerate(zip(kinds, options, data["classes"], strict=True)):
         own = [_whole(option[-1]) for option in each["options"]]
@@ -291,33 +272,31 @@ def check(data: Mapping[str, Any]) -> list[str]:
     parts = {}
     for each in data["potentials"]:
         ends = tuple(_whole(each[end], 0, len(of) - 1) for end in ("source", "target"))
-        _must(ends not in parts, f"layers {ends} have potentials once")
+        must(ends not in parts, f"layers {ends} have potentials once")
         both = [kinds[of[end]] for end in ends], [options[of[end]] for end in ends]
         edges = [e for e in data["edges"] if (e["source"], e["target"]) == ends]
         table = _words_of(edges, *both, request)
         one, other = (
             np.array([_signed(n) for n in each[of_end]], float) for of_end in ("of_source", "of_target")
         )
-        _must((len(one), len(other)) == table.shape, f"layers {ends} have a number for each option")
-        _must(
-            bool((one[:, None] + other <= table).all()), f"layers {ends}: potentials are at most what moves"
-        )
+        must((len(one), len(other)) == table.shape, f"layers {ends} have a number for each option")
+        must(bool((one[:, None] + other <= table).all()), f"layers {ends}: potentials are at most what moves")
         parts[ends[0], ends[1]] = one, other
     total = bound_of([rows[k] for k in of], parts)
     lines.append(f"redistributions of {len(parts)} pairs of layers move at least their potentials")
     words = _whole(data["words"])
-    _must(words <= total, f"{words} words follow; {total} do")
-    _must(data["claim"] == claim(data), "the claim is what is proved")
-    _must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
+    must(words <= total, f"{words} words follow; {total} do")
+    must(data["claim"] == claim(data), "the claim is what is proved")
+    must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
     return [*lines, f"all layers and their potentials: at least {total} words", f"so {data['claim']}"]
 
 
 def _class_of(data: Mapping[str, Any]) -> LayerClass:
     problem = data["problem"]
     keys = {*PROBLEM, *(TRANSPOSED if "transposed" in problem else ())}
-    _must(data.keys() == CLASS and problem.keys() == keys, "the fields of a class are those of this version")
+    must(data.keys() == CLASS and problem.keys() == keys, "the fields of a class are those of this version")
     layer = Layer(**problem)
-    _must(type(data["weighted"]) is type(data["gradient"]) is bool, "a class has weights or none")
+    must(type(data["weighted"]) is type(data["gradient"]) is bool, "a class has weights or none")
     rows = layer.output_shape[2:] if layer.transposed else ()
     return LayerClass(layer.nest, data["weighted"], rows, data["gradient"])
 
@@ -326,9 +305,9 @@ def _options(options: Sequence[Sequence[Any]]) -> list[PlacedGrid]:
     found = []
     for option_ in options:
         *grid, order, _ = option_
-        _must(len(grid) == len(AXES), "a grid has a number for each axis")
+        must(len(grid) == len(AXES), "a grid has a number for each axis")
         found.append(PlacedGrid(PerAxis(*(_whole(n, 1) for n in grid)), ORDERS[_whole(order, 0, 1)]))
-    _must(len(set(found)) == len(found), "an option is listed once")
+    must(len(set(found)) == len(found), "an option is listed once")
     return found
 
 
@@ -337,17 +316,17 @@ def _check_class(
 ) -> int:
     """Compare the words of a class; returns the number of its grids."""
     strange = [each.grid for each in placed if each.grid not in candidates.grids.places]
-    _must(not strange, f"the grids of class {number} are of the family")
+    must(not strange, f"the grids of class {number} are of the family")
     known = candidates.known_least(least)
     others = _others(candidates, placed)
     open_ = others[known[others] < least]
     for grid in candidates.grids.grids(open_):
-        _must(
+        must(
             candidates.words_of(grid) >= least, f"class {number}, {grid.shown()} moves at least {least} words"
         )
     for each, words in zip(placed, own, strict=True):
         right = candidates.words_of(each.grid) >= words
-        _must(right, f"class {number}, {each.grid.shown()} moves {words} words")
+        must(right, f"class {number}, {each.grid.shown()} moves {words} words")
     return candidates.grids.size
 
 
@@ -359,9 +338,9 @@ def _words_of(
 ) -> Any:
     """Words between two layers by their options, and 0 for all others."""
     total = np.zeros((len(options[0]), len(options[1])))
-    _must(total.size <= MOST_PAIRS, f"two layers have at most {MOST_PAIRS} pairs of options")
+    must(total.size <= MOST_PAIRS, f"two layers have at most {MOST_PAIRS} pairs of options")
     for each in edges if total.size else ():
-        _must(each["role"] in ("in", "out"), "an edge ends at the input or at the output of a layer")
+        must(each["role"] in ("in", "out"), "an edge ends at the input or at the output of a layer")
         channels = tuple(Channels(*map(_whole, some)) for some in each["channels"])
         source, target = (
             EdgeEnd(kind, OwnedBoxes(kind.nest, placed, request.procs, request.resident))
@@ -372,11 +351,6 @@ def _words_of(
             edge, source, target, single=(False,) * 5, back=each["back"] is True
         )
     return np.pad(total, (0, 1))
-
-
-def _must(true: bool, what: str) -> None:
-    if not true:
-        raise CheckError(f"the certificate is wrong: it is not true that {what}")
 
 
 def _whole(value: Any, least: int = 0, most: int = 2**53) -> int:

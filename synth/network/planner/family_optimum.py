@@ -70,9 +70,8 @@ class FamilySearch:
         ranks = distinct(np.linspace(0, request.procs - 1, FEW_RANKS).astype(np.int32))
         self.on_few = EdgePrices(network, request, classes, class_of, distributions, ranks)
         self.position = {node.name: i for i, node in enumerate(network.planned)}
-        self.looked_at: list[list[PlacedGrid]] = [
-            [] for _ in classes
-        ]  # options that layers alone do not leave out
+        # by class, the options that layers alone do not leave out
+        self.looked_at: list[list[PlacedGrid]] = [[] for _ in classes]
         self.kinds = {
             (class_of[self.position[edge.source]], class_of[self.position[edge.target]])
             for edge in network.edges

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.base.errors import SynthError
+from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_json import to_json
 from synth.parallel.first_rank import from_first
 from synth.runtime.grid.ranks import Ranks
@@ -29,13 +30,15 @@ def compared(seed: int, dims: int) -> dict[str, Any]:
     procs = dist.get_world_size()
     plan = from_first(lambda: drawn_plan(model, shape, procs, rng)[1], Ranks.world())
     net = synth.parallelize(model, shape, plan=plan, mode="inference", check=False)
+    return {"seed": seed, **beside(net, model, shape), **of_margins(plan)}
+
+
+def of_margins(plan: NetworkPlan) -> dict[str, int]:
+    """Tensors of which ranks compute rows of others, and planned words of fetched rows."""
     margins = plan.margins
-    return {
-        "seed": seed,
-        **beside(net, model, shape),
-        "margins": 0 if margins is None else sum(any(rows) for rows in margins.rows.values()),
-        "fetched": 0 if margins is None else margins.cost,
-    }
+    if margins is None:
+        return {"margins": 0, "fetched": 0}
+    return {"margins": sum(any(rows) for rows in margins.rows.values()), "fetched": margins.cost}
 
 
 def several(seeds: list[int], dims: int) -> list[dict[str, Any]]:
@@ -51,13 +54,7 @@ def trained(seed: int, dims: int) -> dict[str, Any]:
     procs = dist.get_world_size()
     plan = from_first(lambda: drawn_plan(model, shape, procs, rng, training=True)[1], Ranks.world())
     net = synth.parallelize(model, shape, plan=plan, check=False, input_gradient=True)
-    margins = plan.margins
-    return {
-        "seed": seed,
-        **step_beside(net, model, shape),
-        "margins": 0 if margins is None else sum(any(rows) for rows in margins.rows.values()),
-        "fetched": 0 if margins is None else margins.cost,
-    }
+    return {"seed": seed, **step_beside(net, model, shape), **of_margins(plan)}
 
 
 def several_trained(seeds: list[int], dims: int) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ ALTERED = {
 
 
 def some(names: Iterable[object]) -> list[Any]:
-    """The names as parameters, of which most are slow."""
+    """The names as parameters, of which all are slow but each of `EVERY`."""
     marks = ([pytest.mark.slow] * bool(number % EVERY) for number in itertools.count())
     return [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=False)]
 
@@ -81,25 +81,20 @@ class Programs:
     """
 
     def __init__(self, folder: Path, every: bool) -> None:
-        self.folder, left_out = folder, set[str]()
+        self.folder = folder
         self.lean = synth.plan(SMALL, 4, 4 * 712, grid={"h": 4}, pass_="backward-data")
         self.made: dict[str, tuple[Plan, str]] = {"lean": (self.lean, render(self.lean))}
-        self.made |= {name: (plan, render(plan)) for name, plan in CASES.items()}
-        for seed in range(RANDOM):
+        step = 1 if every else EVERY
+        self.made |= {name: (CASES[name], render(CASES[name])) for name in [*CASES][::step]}
+        for seed in range(0, RANDOM, step):
             plan = random_plan(random.Random(seed), TASKS[seed % 4])
             self.made[f"random {seed}"] = plan, render(plan)
         for what, (text, other, names) in ALTERED.items():
-            for name in names:
+            for name in names[::step]:
                 program = render(CASES[name], standalone=True)
                 altered = program.replace(text, other)
                 assert altered != program
                 self.made[f"{what} {name}"] = CASES[name], altered
-        if not every:
-            numbers = [f"random {seed}" for seed in range(RANDOM)]
-            altered_names = ([f"{what} {name}" for name in names] for what, (_, _, names) in ALTERED.items())
-            for names in ([*CASES], numbers, *altered_names):
-                left_out |= {name for number, name in enumerate(names) if number % EVERY}
-        self.made = {name: made for name, made in self.made.items() if name not in left_out}
         self.faults: dict[str, str] = {}
 
     def fault(self, name: str) -> str:
