@@ -16,8 +16,10 @@ from torch.utils import _pytree
 from synth.runtime.tracing.facts import (
     INTERNAL,
     MISSING,
+    NOWHERE,
     Description,
     Fact,
+    Places,
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
@@ -34,10 +36,12 @@ class Attributes:
     called: those layers. written: attributes that differ after a run. first: those that
     were read before they were written. changes: the values of written attributes before
     and after the last run. left: what runs left in those that have constants alone.
-    caches: modules in which they left tensors or other objects.
+    caches: modules in which they left tensors or other objects. outside: where the
+    model may read what is not in modules; what it wrote there has no module.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outside: Places = NOWHERE) -> None:
+        self.outside = dict(outside)
         self.read: Names = set()
         self.called: set[str] = set()
         self.written: Names = set()
@@ -58,11 +62,12 @@ class Attributes:
 
     def take(self, other: Attributes) -> bool:
         """Take those of another method of the same model; whether some are new."""
-        before = len(self.read), len(self.called), len(self.written)
-        self.read |= other.read
-        self.called |= other.called
-        self.written |= other.written
-        return before != (len(self.read), len(self.called), len(self.written))
+        own = vars(self)
+        taken = {n: own[n] | vars(other)[n] for n in ("read", "called", "written")}
+        taken["outside"] = self.outside | other.outside
+        new = any(len(own[name]) != len(each) for name, each in taken.items())
+        own.update(taken)
+        return new
 
     @contextmanager
     def seen(self, model: nn.Module, inside: Callable[[], bool]) -> Iterator[None]:

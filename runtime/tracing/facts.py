@@ -6,10 +6,11 @@ Two descriptions are compared to find what was changed between them, by name.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,13 +29,15 @@ CONTAINERS = list, deque, set, dict
 LIBRARIES = {*sys.stdlib_module_names, "torch"}
 IN_PLACE = " in place"  # the path of how often a tensor was changed
 ORDER = " in order"  # the path of the names of modules
+OUTSIDE = "outside"  # stands for a module
 DEEPEST = 16  # parts of parts that are followed
 
 
 class Fact(NamedTuple):
     """What a value is: of a module, by its name; of a kind; with a name.
 
-    kind: "class", "mode", "attribute", "parameter", "buffer", "module", or a hook.
+    kind: "class", "global", "mode", "attribute", "parameter", "buffer", "module", or a
+        hook.
     path: where the value is inside of an attribute, such as "[2]" or ".width"; "".
     """
 
@@ -47,6 +50,12 @@ class Fact(NamedTuple):
         """The name by which a user knows it."""
         names = (self.module, self.name)
         return ".".join(each for each in names if each) + self.path
+
+    @property
+    def outside(self) -> str:
+        """The name of what is outside of modules, without its parts; "" if inside."""
+        own = self.name and self.kind in ("class", "global")
+        return re.split(r"[\[ ]", str(self))[0] if own else ""
 
 
 Facts = dict[Fact, Any]
@@ -69,29 +78,113 @@ class _Missing:
 MISSING = _Missing()
 
 
-class Description:
-    """The facts of a model, and the containers that have them.
+class Outside(NamedTuple):
+    """A place outside of modules: a name in a dict or a class, or a cell (no name)."""
 
-    deep: (module, attribute) -> whether the parts of its value are facts, too.
+    owner: Any
+    name: str | None
+
+    def get(self) -> Any:
+        """The value that is there now; `MISSING` for none."""
+        if self.name is None:
+            try:
+                return self.owner.cell_contents
+            except ValueError:  # of a variable that has no value
+                return MISSING
+        held = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+        return held.get(self.name, MISSING)
+
+    def put(self, value: Any) -> None:
+        """Another value; `MISSING` for none."""
+        if self.name is None:
+            self.owner.cell_contents = value
+        elif isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        elif value is MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+
+    def __deepcopy__(self, memo: Any) -> Outside:
+        return self  # a copy of a model has the same globals
+
+
+Places = Mapping[str, Outside]  # by the names of users
+NOWHERE: Places = types.MappingProxyType({})
+
+
+class Surroundings:
+    """What is outside of the modules of a model: in their classes, and at places.
+
     containers: dicts, lists, sets and views of classes, which hold all facts but those
-        of `stored`: the dicts of parameters, buffers and modules. The first are those
-        of `modules`. constants: tensors that are attributes. Nothing is copied.
+        at the places. constants: tensors in them. Nothing is copied.
     """
 
-    def __init__(self, model: nn.Module, deep: Deep) -> None:
+    def __init__(self) -> None:
         self.facts: Facts = {}
         self.containers: list[Any] = []
-        self.stored: list[dict[str, Any]] = []
         self.constants: list[torch.Tensor] = []
+        self._seen: set[int] = set()
+
+    @classmethod
+    def of(cls, classes: Iterable[type], places: Places) -> Surroundings:
+        """Those of a model with modules of some classes."""
+        made = cls()
+        made._add_outside(classes, places)
+        return made
+
+    def _add_outside(self, classes: Iterable[type], places: Places) -> None:
+        for cls in classes:
+            self.containers.append(vars(cls))
+            for name, value in vars(cls).items():
+                fact = Fact("", "class", cls.__qualname__, f".{name}")
+                self.facts[fact] = value
+                if isinstance(value, CONTAINERS) and not name.startswith("__"):
+                    self._add_parts(fact, value)
+        for name, place in places.items():
+            fact = Fact("", "global", name)
+            self.facts[fact] = place.get()
+            self._add_parts(fact, place.get())
+
+    def _add_parts(self, fact: Fact, value: Any, depth: int = 0) -> None:
+        """The parts of a container, or of an object, and of their parts."""
+        if isinstance(value, torch.Tensor):
+            self.constants.append(value)
+            version = 0 if value.is_inference() else value._version
+            self.facts[fact._replace(path=f"{fact.path}{IN_PLACE}")] = version
+            return
+        if id(value) in self._seen or depth > DEEPEST:
+            return
+        if isinstance(value, CONTAINERS):
+            self.containers.append(value)
+        elif has_settings(value):
+            self.containers.append(vars(value))
+        elif not isinstance(value, tuple):
+            return
+        self._seen.add(id(value))
+        for path, part in _parts(value):
+            inner = fact._replace(path=fact.path + path)
+            self.facts[inner] = part
+            self._add_parts(inner, part, depth + 1)
+
+
+class Description(Surroundings):
+    """The facts of a model, and of what is outside of its modules.
+
+    deep: (module, attribute) -> whether the parts of its value are facts, too.
+    containers: first those of `modules`. stored: the dicts of parameters, buffers and
+    modules.
+    """
+
+    def __init__(self, model: nn.Module, deep: Deep, places: Places = NOWHERE) -> None:
+        super().__init__()
+        self.stored: list[dict[str, Any]] = []
         self.modules = dict(model.named_modules())
-        self._seen = {id(each) for each in self.modules.values()}
+        self._seen |= {id(each) for each in self.modules.values()}
         self.containers += map(vars, self.modules.values())  # first, in this order
         for name, module in self.modules.items():
             self._add(name, module, deep)
-        for cls in _classes(self.modules.values()):
-            self.containers.append(vars(cls))
-            for name, value in vars(cls).items():
-                self.facts[Fact("", "class", cls.__qualname__, f".{name}")] = value
+        self._add_outside(classes_of(model), places)
 
     def _add(self, name: str, module: nn.Module, deep: Deep) -> None:
         own = vars(module)
@@ -112,25 +205,6 @@ class Description:
                 if deep(name, key):
                     self._add_parts(Fact(name, "attribute", key), value)
 
-    def _add_parts(self, fact: Fact, value: Any, depth: int = 0) -> None:
-        """The parts of a container, or of an object, and of their parts."""
-        if isinstance(value, torch.Tensor):
-            self.constants.append(value)
-            version = 0 if value.is_inference() else value._version
-            self.facts[fact._replace(path=f"{fact.path}{IN_PLACE}")] = version
-            return
-        parts = list(_parts(value))
-        if not parts or id(value) in self._seen or depth > DEEPEST:
-            return
-        self._seen.add(id(value))
-        if not isinstance(value, tuple):
-            held = isinstance(value, CONTAINERS)
-            self.containers.append(value if held else vars(value))
-        for path, part in parts:
-            inner = fact._replace(path=fact.path + path)
-            self.facts[inner] = part
-            self._add_parts(inner, part, depth + 1)
-
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list | tuple | deque):
@@ -141,22 +215,24 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{key!r}]", part
     elif isinstance(value, set):
         yield " as a set", frozenset(value)
-    elif hasattr(value, "__dict__") and _is_data(value):
+    elif has_settings(value):
         for key, part in vars(value).items():
             yield f".{key}", part
 
 
-def _is_data(value: Any) -> bool:
+def has_settings(value: Any) -> bool:
     """Whether an object has settings of a model: it is of a class of the user's."""
+    if not hasattr(value, "__dict__"):
+        return False
     kind = type(value)
     library = kind.__module__.partition(".")[0] in LIBRARIES
     own = kind in (types.SimpleNamespace, argparse.Namespace)
     return own or isinstance(value, nn.Module) or not library
 
 
-def _classes(modules: Any) -> list[type]:
+def classes_of(model: nn.Module) -> list[type]:
     """The classes of modules but `nn.Module` and what is above it, each once."""
-    every = (each for module in modules for each in type(module).__mro__)
+    every = (each for module in model.modules() for each in type(module).__mro__)
     above = set(nn.Module.__mro__)
     return list(dict.fromkeys(each for each in every if each not in above))
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ from torch.utils import _pytree
 from synth.runtime.tracing.attributes import Attributes, Place
 from synth.runtime.tracing.counted import Comparisons
 from synth.runtime.tracing.facts import (
-    CONTAINERS,
-    LIBRARIES,
+    OUTSIDE,
     Description,
-    same_value,
 )
 from synth.runtime.tracing.modes import difference
 from synth.runtime.tracing.recorder import KeptTensor
+from synth.runtime.tracing.surroundings import Kept
 from synth.runtime.tracing.unsupported import plain_copies
 
 FAR = 9973  # a prime, so that no cycle of a counter hides it
@@ -52,47 +50,6 @@ def require_no_tensors(
         counted = any(used(each) for each in _tensors(old)) and bool(_tensors(new))
         if first and (state or counted):
             raise ValueError(f"forward keeps {_name(place)} {REMEDY}")
-
-
-class Surroundings:
-    """The numbers and containers outside of modules that their code names.
-
-    These are attributes of their classes, and globals.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.held: dict[str, tuple[Callable[[str], Any], str, Any]] = {}
-        for kind in dict.fromkeys(map(type, model.modules())):
-            for cls in kind.__mro__:
-                if cls.__module__.partition(".")[0] in LIBRARIES:
-                    continue
-                get = partial(_attribute, kind)
-                self._add(get, vars(cls), f"{kind.__qualname__}.")
-                for function in vars(cls).values():
-                    code = getattr(function, "__code__", None)
-                    if code is not None:
-                        self._add(function.__globals__.get, code.co_names)
-
-    def _add(
-        self, get: Callable[[str], Any], names: Iterable[str], of: str = ""
-    ) -> None:
-        for name in names:
-            value = get(name)
-            if isinstance(value, (*CONTAINERS, int, float)):
-                held = value if isinstance(value, int | float) else copy.copy(value)
-                self.held[of + name] = get, name, held
-
-    def changed(self) -> list[str]:
-        """The names of those that are not what they were."""
-        return [
-            shown
-            for shown, (get, name, value) in self.held.items()
-            if not same_value(get(name), value)
-        ]
-
-
-def _attribute(kind: type, name: str) -> Any:
-    return getattr(kind, name, None)
 
 
 def require_not_read(
@@ -138,14 +95,16 @@ def require_no_numbers(
     if not places:
         return
     names = ", ".join(map(_name, places))
-    first = run(model)
+    first, around = run(model), Kept(model, seen.outside)
     for state, at in _later(places):
         try:
-            call = difference(first, run(_after(model, state)))
+            call = difference(first, run(_after(model, state, around)))
         except Exception as error:
             # the first call may have left a part of a whole, and a number may be none
             # that comes; but what is behind a threshold is not known then
             call = "" if _is_raised(error) else at
+        finally:
+            around.put_back()
         if call:
             raise ValueError(f"forward keeps {names} {REMEDY} (see {at or call})")
 
@@ -173,11 +132,14 @@ def _is_raised(error: BaseException) -> bool:
     return re.search(r"\b(raise|assert)\b", last.line or "") is not None
 
 
-def _after(model: nn.Module, places: Mapping[Place, Any]) -> nn.Module:
-    """A copy of a model with other values in its attributes."""
+def _after(model: nn.Module, places: Mapping[Place, Any], around: Kept) -> nn.Module:
+    """A copy of a model with other values in its attributes and outside of it."""
     made = copy.deepcopy(model, plain_copies(model))
     for (module, name), value in places.items():
-        setattr(made.get_submodule(module), name, copy.deepcopy(value))
+        if module == OUTSIDE:
+            around.put(name, copy.deepcopy(value))
+        else:
+            setattr(made.get_submodule(module), name, copy.deepcopy(value))
     return made
 
 
@@ -187,4 +149,4 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _name(place: Place) -> str:
-    return ".".join(each for each in place if each)
+    return ".".join(each for each in place if each and each != OUTSIDE)

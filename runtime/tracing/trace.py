@@ -22,13 +22,13 @@ from torch import fx, nn
 from synth.runtime.tracing.attributes import Attributes, is_plain
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.kept_state import (
-    Surroundings,
     require_no_numbers,
     require_no_tensors,
     require_not_read,
 )
 from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
+from synth.runtime.tracing.surroundings import Kept, outside
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 # what torch says of a function that gives as many words as values ask for
@@ -67,14 +67,16 @@ def traced(
     given = Arguments(model, Inputs.of(inputs))
     if device is None:
         device = next((each.device.type for each in model.parameters()), "cpu")
-    seen = Attributes()
+    seen = Attributes(outside(model))
     graph = joined_modes(
         model,
         lambda mode: _run(partial(_recorded, model, given, dtype, mode, device, seen)),
     )
     require_no_numbers(
         model,
-        lambda each: _recorded(each, given, dtype, None, device, Attributes()),
+        lambda each: _recorded(
+            each, given, dtype, None, device, Attributes(seen.outside)
+        ),
         seen,
     )
     (output,) = graph.find_nodes(op="output")
@@ -130,19 +132,34 @@ def _recorded(
         own = type(module).__module__.startswith("torch.nn.modules")
         if own and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = module.momentum or 0.0  # None would count batches
-    recorder = Recorder(empty, device)
-    drawn, around = random.getstate(), Surroundings(empty)
+    around = Kept(empty, seen.outside)
+    try:
+        return _graph_of(empty, given, dtype, device, seen, around)
+    finally:
+        around.put_back()
+
+
+def _graph_of(
+    empty: nn.Module,
+    given: Arguments,
+    dtype: torch.dtype,
+    device: str,
+    seen: Attributes,
+    around: Kept,
+) -> fx.Graph:
+    """The graph of one run of a model on "meta" tensors."""
+    recorder, drawn = Recorder(empty, device), random.getstate()
     try:
         with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
-            f"{type(model).__name__} has no graph for an input of {given.inputs}:"
+            f"{type(empty).__name__} has no graph for an input of {given.inputs}:"
             f" {_reason(error)}{place_of(error)}"
         ) from error
     seen.called |= recorder.called
     require_no_tensors(seen, recorder.computed, recorder.knows)
-    changed = around.changed()
+    changed = around.note_changes(seen)
     if changed or not all(is_plain(new) for _, new in seen.changes.values()):
         again = Recorder(empty, device, recorder)
         require_not_read(
@@ -151,7 +168,7 @@ def _recorded(
     seen.forget_values()
     if random.getstate() != drawn:
         raise ValueError(
-            f"{type(model).__name__} draws from Python's random numbers in forward,"
+            f"{type(empty).__name__} draws from Python's random numbers in forward,"
             " which would be drawn once, when it is traced; draw with torch"
         )
     return graph

@@ -15,6 +15,7 @@ from synth.runtime.tracing.facts import (
     IN_PLACE,
     MISSING,
     ORDER,
+    OUTSIDE,
     STORED,
     Difference,
     Fact,
@@ -72,6 +73,10 @@ def sorted_out(
         elif fact.kind in STORED.values():
             if tied or not _is_another_value(each):
                 changes.anew.append(each)
+        elif fact.outside and (OUTSIDE, fact.outside) in attributes.written:
+            continue  # which nothing that it computes depends on
+        elif fact.kind == "global":
+            changes.anew.append(each)
         elif fact.kind == "class":
             known = fact._replace(path=".__module__")  # else it is of a new module
             special = fact.path.startswith(".__") and fact.path not in CALLS

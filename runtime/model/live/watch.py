@@ -52,7 +52,7 @@ class Watch:
         """What the model says now."""
         model = self.model
         assert model is not None  # its owner has it
-        return Description(model, self._is_deep)
+        return Description(model, self._is_deep, self.attributes.outside)
 
     def renew(self, found: Description | None) -> None:
         """Take the model as it is described, or as `changes` has last seen it."""
@@ -69,7 +69,7 @@ class Watch:
         self._values = [each.values() for each in self._stored]  # views, which follow
         self._constants = found.constants
         self._parts = list(found.modules.values())[1:]  # the first is not kept alive
-        self._kept = self._of_tensors()
+        self._kept, self._outside = self._of_tensors(), self._of_places()
 
     def same(self) -> bool:
         """Whether the model is as it was."""
@@ -77,7 +77,14 @@ class Watch:
             same = self._containers == self._copies  # identity first, all in C
         except Exception:  # a tensor or an array in the place of another
             return False
-        return same and self._same_tensors()
+        return same and self._same_outside() and self._same_tensors()
+
+    def _same_outside(self) -> bool:
+        before, now = self._outside, self._of_places()
+        return len(before) == len(now) and all(map(is_, before, now))
+
+    def _of_places(self) -> list[Any]:
+        return [each.get() for each in self.attributes.outside.values()]
 
     def _same_tensors(self) -> bool:
         if any(self._empty):
@@ -133,7 +140,7 @@ class Watch:
                     return None
                 each = Difference(Fact(name, kind, key), *pair)
                 self._moved.append((place, each))
-        same = self._same_tensors()
+        same = self._same_outside() and self._same_tensors()
         return [each for _, each in self._moved] if same else None
 
     def copied(self, model: nn.Module, memo: dict[int, Any]) -> Watch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -23,10 +23,23 @@ class Config:
         self.factor, self.powers = 1.0, {"first": 1.0, "others": [1.0, 1.0]}
 
 
+FACTOR = 1.0
+SETTINGS: dict[str, Any] = {"bias": 0.0, "signs": [1.0]}
+OUTER = Config()
+SHIFT = torch.tensor([0.0]).double()
+
+
+def squashed(x: torch.Tensor) -> torch.Tensor:
+    """What a function outside of classes computes with settings outside of it."""
+    return FACTOR * x + SETTINGS["bias"] + SHIFT
+
+
 class Block(nn.Module):
     """A part of a model with a setting of its own."""
 
     gain = 1.0
+    powers: ClassVar[list[float]] = [1.0]
+    more: ClassVar[list[float]] = []
 
     def __init__(self, width: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -34,6 +47,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.last = x.shape if self.last is None else self.last
+        for power in (*self.powers, *self.more):
+            x = power * x
         return x + self.gain * self.scale * self.conv(x)
 
 
@@ -59,7 +74,7 @@ class Model(nn.Module):
         for block, weight in zip(self.blocks, [*self.weights, *[1.0] * len(self.blocks)], strict=False):
             x = weight * block(x)
         x = self.gain * self.config.factor * x * self.config.powers["others"][0]
-        return self.head(self.tail(x))
+        return self.head(self.tail(squashed(x) * OUTER.factor * SETTINGS["signs"][0]))
 
 
 def batch(seed: int) -> torch.Tensor:
@@ -309,6 +324,51 @@ forward_of_block = Block.forward
 @effective("an attribute of a class", after=lambda: setattr(Block, "gain", 1.0))
 def class_attribute(net: Any) -> None:
     Block.gain = 2.0
+
+
+def globally(name: str, value: Any) -> Callable[[], None]:
+    """Another value of a global."""
+    return lambda: globals().update({name: value})
+
+
+@effective("a global", after=globally("FACTOR", FACTOR))
+def global_number(net: Any) -> None:
+    globally("FACTOR", 3.0)()
+
+
+@effective("a function outside of classes", after=globally("squashed", squashed))
+def other_function(net: Any) -> None:
+    globally("squashed", functional.silu)()
+
+
+@effective("a global dict", after=lambda: SETTINGS.update(bias=0.0))
+def global_dict(net: Any) -> None:
+    SETTINGS["bias"] = 0.5
+
+
+@effective("a list in a global dict", after=lambda: SETTINGS.update(signs=[1.0]))
+def global_list(net: Any) -> None:
+    SETTINGS["signs"][0] = -1.0
+
+
+@effective("an attribute of a global object", after=lambda: setattr(OUTER, "factor", 1.0))
+def global_object(net: Any) -> None:
+    OUTER.factor = 2.0
+
+
+@effective("a global tensor, in place", after=lambda: SHIFT.fill_(0.0))
+def global_tensor(net: Any) -> None:
+    SHIFT.fill_(0.5)
+
+
+@effective("a list of a class", after=lambda: Block.powers.__setitem__(0, 1.0))
+def class_list(net: Any) -> None:
+    Block.powers[0] = 2.0
+
+
+@effective("an empty list of a class", after=Block.more.clear)
+def class_list_grows(net: Any) -> None:
+    Block.more[:] = [2.0]
 
 
 @effective("parametrizations.weight_norm")

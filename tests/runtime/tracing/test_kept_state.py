@@ -18,6 +18,7 @@ from synth.runtime.tracing.trace import traced
 SEEN: dict[str, int] = {"n": 0}
 MAPS: list[torch.Tensor] = []
 MARKS: list[int] = []
+STEPS = 0
 
 
 class Keeping(nn.Module):
@@ -46,6 +47,9 @@ class Holder:
     def update(self, y: torch.Tensor) -> torch.Tensor:
         self.last = y if self.last is None else self.last + y
         return self.last
+
+
+HOLDER = types.SimpleNamespace(count=0)
 
 
 def threshold(self: Any, y: torch.Tensor) -> torch.Tensor:
@@ -184,6 +188,33 @@ class OfItsClass(Keeping):
         return self.conv(x) * min(1.0, self.calls / 1000)
 
 
+class Above(Keeping):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global STEPS
+        STEPS += 1
+        return self.conv(x) * 2 if STEPS > 5000 else self.conv(x)
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    HOLDER.count += 1
+    return x * 2 if HOLDER.count > 5000 else x
+
+
+class Elsewhere(Keeping):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return counted(self.conv(x))
+
+
+def remembers(x: torch.Tensor, seen: dict[str, int] = {"n": 0}) -> torch.Tensor:  # noqa: B006
+    seen["n"] += 1
+    return x * 2 if seen["n"] > 5000 else x
+
+
+class Defaults(Keeping):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return remembers(self.conv(x))
+
+
 class Before(Keeping):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.conv(x)
@@ -193,7 +224,14 @@ class Before(Keeping):
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [(Global, "SEEN"), (OfItsClass, "OfItsClass.calls"), (Before, "a tensor that it computes")],
+    [
+        (Global, "SEEN"),
+        (OfItsClass, "OfItsClass.calls"),
+        (Above, "STEPS"),
+        (Elsewhere, "HOLDER.count"),
+        (Defaults, r"remembers\(seen\)"),
+        (Before, "a tensor that it computes"),
+    ],
 )
 def test_state_outside_of_modules_is_refused_likewise(model: type[Keeping], name: str) -> None:
     MAPS.clear()
@@ -210,3 +248,4 @@ class Marking(Keeping):
 
 def test_marks_outside_of_modules_that_nobody_reads_are_followed() -> None:
     assert traced(Marking(lambda self, y: y), (2, 3, 8, 8), torch.float32).nodes
+    assert (Marking.calls, MARKS) == (0, [])  # they are as before
