@@ -30,6 +30,7 @@ MODULES = (
     "grid/seals",
     "grid/rank_tree",
     "grid/hosts",
+    "grid/transport",
     "comm/buffer_pool",
     "comm/precision",
     "comm/process_groups",

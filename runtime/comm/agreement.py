@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.group_tree import GroupTree, by_tree
-from synth.runtime.comm.process_groups import ProcessGroups, backend_of
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.fingerprint import (
     Fingerprint,
     Number,
@@ -35,6 +35,7 @@ from synth.runtime.grid.fingerprint import (
 from synth.runtime.grid.launched_job import reason_of
 from synth.runtime.grid.rank_tree import DIRECT, Said
 from synth.runtime.grid.spans import waiting
+from synth.runtime.grid.transport import near
 from synth.runtime.grid.user_lines import UserLine, user_line
 
 TEXT = 120  # bytes for what a rank does
@@ -93,8 +94,8 @@ class Agreement:
     members: their global ranks, ascending. groups: where it has a process group of
         torch for these messages.
     alike: the sets of places in `members` of which the tensors must be the same; None
-        for all. device: of the messages: the host, but a GPU where the group has nccl
-        alone.
+        for all. device: of the messages: the host, but a GPU where nothing carries
+        tensors of the host.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class Agreement:
         self.members, self.groups = members, groups
         self.group = self._shared_group(groups)
         self.alike = [range(len(members))] if alike is None else alike
-        host = len(members) == 1 or backend_of(self.group, "cpu")
-        self.device = torch.device("cpu" if host else "cuda")
+        host = torch.device("cpu")
+        self.device = host if len(members) == 1 else near(host, self.group)
         # a number of this rank; then that of the first, and whether another has another
         self.number, self.first_number, self.numbers_differ = 0, 0, False
         # what, where, its fingerprint: of what goes with the next message

@@ -8,9 +8,9 @@ Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gl
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
 pieces that few ranks need, go as messages of their own: they travel in both directions
 at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces in
-an all-to-all without copies (`start_messages`). On nccl, even pieces of one panel go by
-nccl's own collectives, except sums of half precision, which nccl would round once for
-every rank.
+an all-to-all without copies (`start_messages`). Where a transport has faster
+collectives of its own, as nccl has, even pieces of one panel go by these, except sums
+of half precision, which they would round once for every rank.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from synth.runtime.comm.panel_pieces import (
     split_pieces,
 )
 from synth.runtime.comm.precision import HALF, sum_dtype
-from synth.runtime.comm.process_groups import Group, backend_of, through_host
+from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
 from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.rules.shared_rounds import LARGE
+from synth.runtime.grid.transport import through_host, transport_of
 
 
 class PendingGather(NamedTuple):
@@ -213,14 +214,14 @@ def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -
 
 
 def native(values: torch.Tensor, group: Group) -> bool:
-    """Whether even pieces go by the backend's own collectives."""
-    return values.is_cuda and backend_of(group.handle, "cuda") == "nccl"
+    """Whether even pieces go by the transport's own collectives."""
+    return transport_of(group.handle, values.device).own_collectives
 
 
 def native_gather(
     rows: torch.Tensor, own: torch.Tensor, handle: Any, async_op: bool = False
 ) -> Any:
-    """The backend's own all-gather of pieces of one size, under torch's name for it.
+    """The transport's own all-gather of pieces of one size, under torch's name for it.
 
     rows: of the pieces of all ranks, consecutive in memory, as `own` is.
     """
@@ -250,8 +251,10 @@ def _all_to_all(
     group: Group,
 ) -> Any:
     """One all-to-all with so many words from, and to, each rank of the group."""
+    carried = transport_of(group.handle, incoming.device).carried
     ends = {"group": group.handle, "async_op": True}
-    return dist.all_to_all_single(incoming, outgoing, words_in, words_out, **ends)
+    pair = carried(incoming), carried(outgoing)
+    return dist.all_to_all_single(*pair, words_in, words_out, **ends)
 
 
 def _send_and_receive(

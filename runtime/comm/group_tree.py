@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.process_groups import backend_of
 from synth.runtime.grid.rank_tree import DIRECT, children_of, parent_of
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.transport import carries_host
 
 T = TypeVar("T")
 TAG = 0x5E7  # of these messages: others may be under way in the same group
@@ -90,9 +90,9 @@ class GroupTree:
 def by_tree(group: Any, size: int) -> bool:
     """Whether so many ranks of a group combine their values along the tree.
 
-    nccl alone carries no tensors of the host, and gathers in few steps.
+    Where nothing carries tensors of the host, they gather, in few steps.
     """
-    return size > DIRECT and bool(backend_of(group, "cpu"))
+    return size > DIRECT and carries_host(group)
 
 
 def combined(

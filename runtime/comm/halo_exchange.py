@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from synth.runtime.comm.ghost_rows import Rooms, clear_around, padded
-from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.messages import Messages, exchange
 from synth.runtime.comm.precision import HALF, sum_dtype
-from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.ranks import Ranks
@@ -129,9 +128,8 @@ def share_no_word(boxes: Sequence[Box]) -> bool:
 class _Pending(NamedTuple):
     """An exchange that has started."""
 
-    requests: list[Any]
-    arriving: list[tuple[Box, torch.Tensor]]  # what neighbours send
-    device: torch.device  # on which it is wanted
+    messages: Messages
+    boxes: list[Box]  # of what neighbours send
 
 
 def _start(
@@ -142,28 +140,21 @@ def _start(
 ) -> _Pending:
     """Start to send neighbours what they want of this rank's words, and to receive."""
     here, there = held(neighbours.at), wanted(neighbours.at)
-    sends, receives, boxes = [], [], []
-    group, cpu = neighbours.group, torch.device("cpu")
-    near = cpu if through_host(values, group) else values.device
+    sends, extents, boxes = [], [], []
     for peer in neighbours.peers:
         if peer == neighbours.at:
             continue
         index = rank_of(peer, neighbours.grid)
         outgoing, incoming = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(outgoing):
-            piece = values[within(outgoing, here)].contiguous().to(near)
-            sends.append((index, piece))
+            sends.append((index, values[within(outgoing, here)]))
         if volume(incoming):
-            receives.append((index, values.new_empty(shape(incoming), device=near)))
+            extents.append((index, shape(incoming)))
             boxes.append(incoming)
     neighbours.record(sum(map(volume, boxes)))
-    requests = start_messages(receives, sends, group)
-    pieces = (piece for _, piece in receives)
-    arriving = list(zip(boxes, pieces, strict=True))
-    return _Pending(requests, arriving, values.device)
+    return _Pending(exchange(values, sends, extents, neighbours.group), boxes)
 
 
 def _finished(pending: _Pending) -> list[tuple[Box, torch.Tensor]]:
     """What neighbours sent, once all has arrived and left."""
-    wait_for(pending.requests)
-    return [(box, piece.to(pending.device)) for box, piece in pending.arriving]
+    return list(zip(pending.boxes, pending.messages.arrived(), strict=True))

@@ -9,15 +9,49 @@ its threads wait for a core.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.spans import waiting
+from synth.runtime.grid.transport import Transport, near, transport_of
 
 Pieces = Sequence[tuple[int, torch.Tensor]]  # the other rank of the group, the words
+
+
+class Messages(NamedTuple):
+    """Messages on their way. rooms: for what arrives. device: where it is wanted."""
+
+    requests: list[Any]
+    rooms: list[torch.Tensor]
+    device: torch.device
+
+    def arrived(self) -> list[torch.Tensor]:
+        """What the other ranks sent, once all has arrived and left."""
+        wait_for(self.requests)
+        return [room.to(self.device) for room in self.rooms]
+
+
+def exchange(
+    like: torch.Tensor,
+    sends: Pieces,
+    extents: Sequence[tuple[int, Sequence[int]]],
+    group: Any,
+) -> Messages:
+    """Start to send pieces to some ranks, and to receive others.
+
+    like: has the dtype and the device of all pieces. extents: (rank, shape of the piece
+    that comes from it). group: torch's; None for the default one.
+    """
+    if not sends and not extents:
+        return Messages([], [], like.device)
+    place = near(like.device, group)
+    outgoing = [(rank, piece.contiguous().to(place)) for rank, piece in sends]
+    rooms = [like.new_empty(tuple(each), device=place) for _, each in extents]
+    receives = [(rank, room) for (rank, _), room in zip(extents, rooms, strict=True)]
+    return Messages(start_messages(receives, outgoing, group), rooms, like.device)
 
 
 def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
@@ -31,16 +65,19 @@ def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
 
     group: torch's; None for the default one.
     """
-    if any(piece.is_cuda for _, piece in (*receives, *sends)):  # nccl joins them
+    if not receives and not sends:
+        return []
+    transport = transport_of(group, (*receives, *sends)[0][1].device)
+    if transport.queued:
         calls = [
             dist.P2POp(call, piece, group=group, group_peer=rank)
             for call, pieces in ((dist.irecv, receives), (dist.isend, sends))
             for rank, piece in pieces
         ]
         return dist.batch_isend_irecv(calls)
-    if _is_swap(receives, sends) and is_near_pair(group):
-        return [_swap(receives, sends, group)]
-    # gloo joins none, and a batch would check every message twice more
+    if transport.quick_all_to_all and _is_swap(receives, sends) and is_near_pair(group):
+        return [_swap(receives, sends, group, transport)]
+    # a batch would check every message twice more
     return [
         *(dist.irecv(piece, group=group, group_src=rank) for rank, piece in receives),
         *(dist.isend(piece, group=group, group_dst=rank) for rank, piece in sends),
@@ -54,7 +91,7 @@ def _is_swap(receives: Pieces, sends: Pieces) -> bool:
     return few and pieces[0].dtype == pieces[-1].dtype
 
 
-def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
+def _swap(receives: Pieces, sends: Pieces, group: Any, transport: Transport) -> Any:
     """One all-to-all of a pair. A piece that does not travel is empty."""
     sizes, flat = list[list[int]](), list[torch.Tensor]()
     some = (*receives, *sends)[0][1]
@@ -64,7 +101,7 @@ def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
             words[rank] = piece.numel()
         sizes.append(words)
         flat.append(pieces[0][1].view(-1) if pieces else some.new_empty(0))
-    incoming, outgoing = flat
+    incoming, outgoing = map(transport.carried, flat)
     ends = {"group": group, "async_op": True}
     return dist.all_to_all_single(incoming, outgoing, sizes[0], sizes[1], **ends)
 

@@ -17,8 +17,7 @@ import torch
 
 from synth.runtime.comm.exchanges import Words
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.messages import start_messages, wait_for
-from synth.runtime.comm.process_groups import through_host
+from synth.runtime.comm.messages import exchange
 from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.grid.boxes import Box, Interval, overlap, volume
 from synth.runtime.grid.ranks import Ranks
@@ -124,21 +123,17 @@ def _swapped(
     """Send a state to one rank, and receive one from another, where there are such."""
     if target is None and source is None:
         return None
-    device = state[0].device
-    near = torch.device("cpu") if through_host(state[0], ranks.group) else device
-    sends, receives = [], []
+    sends = []
     if target is not None:
-        flat = torch.cat([in_memory(each).flatten() for each in state]).to(near)
+        flat = torch.cat([in_memory(each).flatten() for each in state])
         sends.append((target, flat))
     sizes = [each.numel() for each in state]
-    if source is not None:
-        room = state[0].new_empty(sum(sizes), device=near)
-        receives.append((source, room))
-        count(sum(sizes))
-    wait_for(start_messages(receives, sends, ranks.group))
+    extents = [] if source is None else [(source, (sum(sizes),))]
+    arrived = exchange(state[0], sends, extents, ranks.group).arrived()
     if source is None:
         return None
-    pieces = torch.split(receives[0][1].to(device), sizes)
+    count(sum(sizes))
+    pieces = torch.split(arrived[0], sizes)
     return [piece.view(each.shape) for piece, each in zip(pieces, state, strict=True)]
 
 

@@ -17,6 +17,7 @@ from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
+from synth.runtime.grid.transport import is_queued
 
 
 class Counter(Protocol):
@@ -125,10 +126,11 @@ class ProcessGroups:
         return groups
 
     def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:
-        """The group of some ranks of a grid; that of all ranks itself, on gloo.
+        """The group of some ranks of a grid; that of all ranks itself, where it can be.
 
-        gloo has threads of its own for every group, and each wakes for what comes in
-        its group. On nccl the calls of a group wait for each other.
+        A transport of the host has threads of its own for every group, and each wakes
+        for what comes in its group. In a queue the calls of a group wait for each
+        other.
         """
         return self._everyone(indices, timeout) or self.of(indices, timeout)
 
@@ -139,8 +141,8 @@ class ProcessGroups:
             return None
         everyone = ranks.group or dist.group.WORLD
         limit = ranks.timeout() if timeout is None else timeout
-        shared = backend_of(everyone, "cuda") != "nccl"
-        return everyone if shared and timeout_of(everyone) == limit else None
+        shared = not is_queued(everyone) and timeout_of(everyone) == limit
+        return everyone if shared else None
 
     def clear(self) -> None:
         """Forget all groups, before torch destroys them."""
@@ -230,33 +232,10 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
 
 
 def connect(group: Any, device: str = "cuda") -> None:
-    """Let all members of a new nccl group connect. They all call this.
+    """Let all members of a new group connect, if it has queues. They all call this.
 
-    nccl connects all members in their first call. That may be a message which only some
-    of them send or receive, and these would wait for the others for ever.
+    Such a group connects all members in their first call. That may be a message which
+    only some of them send or receive, and these would wait for the others for ever.
     """
-    if backend_of(group, "cuda") == "nccl":
+    if is_queued(group):
         dist.all_reduce(torch.zeros(1, device=device), group=group)
-
-
-def backend_of(group: Any, device: str) -> str:
-    """The backend that carries a group's tensors of a kind of device; "" for none.
-
-    group: None for the default one. A group may have several: gloo for tensors of the
-    host, nccl for those of a GPU.
-    """
-    return _backends(dist.distributed_c10d.get_backend_config(group)).get(device, "")
-
-
-@cache
-def _backends(config: str) -> dict[str, str]:
-    """Device -> backend, from torch's "cpu:gloo,cuda:nccl"."""
-    if ":" not in config:  # one for all kinds
-        return dict.fromkeys(("cpu", "cuda"), config)
-    pairs = (each.partition(":") for each in config.split(","))
-    return {device: backend for device, _, backend in pairs}
-
-
-def through_host(values: torch.Tensor, group: Any = None) -> bool:
-    """Whether messages pass through host memory: gloo sends none from a GPU."""
-    return values.is_cuda and backend_of(group, "cuda") != "nccl"

@@ -98,9 +98,6 @@ def fetch_boxes(
     values: torch.Tensor, source: Layout, target: Layout, count: Count = _uncounted
 ) -> torch.Tensor:
     """`redistribute` without autograd."""
-    if values.dtype == torch.bool:  # which gloo does not send
-        bits = fetch_boxes(values.view(torch.uint8), source, target, count)
-        return bits.view(torch.bool)
     return _exchanged(fetch_rows, values, source, target, count)
 
 

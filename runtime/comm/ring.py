@@ -14,18 +14,16 @@ import torch
 from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.messages import Messages, exchange
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.process_groups import through_host
 from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.grid.boxes import Box, outside, overlap, shape, volume, within
 
 
 class _Pending(NamedTuple):
-    """Messages on their way: rooms for what arrives, and the boxes in each."""
+    """Messages on their way, and the boxes in each that arrives."""
 
-    requests: list[Any]
-    rooms: list[torch.Tensor]
+    messages: Messages
     boxes: list[list[Box]]
 
 
@@ -63,8 +61,6 @@ class Ring:
         """
         if not self.moves and self.held.mine == self.computed.mine:
             return made
-        if made.dtype == torch.bool:  # which gloo does not send
-            return self.completed(made.view(torch.uint8)).view(torch.bool)
         return with_adjoint(made, self._fetched, self._returned)
 
     def _fetched(self, made: torch.Tensor) -> torch.Tensor:
@@ -73,7 +69,7 @@ class Ring:
         held = made.new_zeros(shape(self.held.mine))
         if volume(self.computed.mine):
             held[within(self.computed.mine, self.held.mine)] = made
-        for box, part in self._arrived(pending, made.device):
+        for box, part in self._arrived(pending):
             held[within(box, self.held.mine)] = part
         return held
 
@@ -91,7 +87,7 @@ class Ring:
         else:
             total = gradient.new_zeros(shape(inner))
         total = total.clone(memory_format=torch.contiguous_format)
-        for box, part in self._arrived(pending, gradient.device):
+        for box, part in self._arrived(pending):
             total[within(box, inner)] += part
         return total.to(gradient.dtype)
 
@@ -106,30 +102,23 @@ class Ring:
         values: the words of the box `here`. pieces: what one rank sends to another.
         """
         values, ranks = in_memory(values), self.owned.ranks
-        cpu = torch.device("cpu")
-        near = cpu if through_host(values, ranks.group) else values.device
-        sends, receives, boxes = list[Any](), list[Any](), list[list[Box]]()
+        sends, extents, boxes = list[Any](), list[Any](), list[list[Box]]()
         for peer in range(ranks.size):
             going, coming = pieces(self.me, peer), pieces(peer, self.me)
             if going:
                 words = [values[within(box, here)].flatten() for box in going]
-                sends.append((peer, torch.cat(words).to(near)))
+                sends.append((peer, torch.cat(words)))
             if coming:
-                room = values.new_empty(sum(map(volume, coming)), device=near)
-                receives.append((peer, room))
+                extents.append((peer, (sum(map(volume, coming)),)))
                 boxes.append(coming)
-        self.count(sum(room.numel() for _, room in receives))
-        requests = start_messages(receives, sends, ranks.group)
-        return _Pending(requests, [room for _, room in receives], boxes)
+        self.count(sum(words for _, (words,) in extents))
+        return _Pending(exchange(values, sends, extents, ranks.group), boxes)
 
-    def _arrived(
-        self, pending: _Pending, device: torch.device
-    ) -> Iterator[tuple[Box, torch.Tensor]]:
+    def _arrived(self, pending: _Pending) -> Iterator[tuple[Box, torch.Tensor]]:
         """The boxes that peers have sent, and their words."""
-        wait_for(pending.requests)
-        for room, boxes in zip(pending.rooms, pending.boxes, strict=True):
+        for words, boxes in zip(pending.messages.arrived(), pending.boxes, strict=True):
             sizes = list(map(volume, boxes))
-            parts: Any = room.to(device).split(sizes)  # type: ignore[no-untyped-call]
+            parts: Any = words.split(sizes)  # type: ignore[no-untyped-call]
             for box, part in zip(boxes, parts, strict=True):
                 yield box, part.reshape(shape(box))
 

@@ -14,9 +14,8 @@ import torch
 
 from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.messages import exchange
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.process_groups import through_host
 from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.row_maps import inside
@@ -150,14 +149,8 @@ def _exchange(
     count: Count,
 ) -> list[tuple[int, torch.Tensor]]:
     """Send a piece to each rank; return what the ranks send, of the given sizes."""
-    group, cpu = sets.owned.ranks.group, torch.device("cpu")
-    near = cpu if through_host(values, group) else values.device
-    outgoing, incoming = [], []
-    for peer, size in sizes.items():
-        if sends[peer].numel():
-            outgoing.append((peer, in_memory(sends[peer]).contiguous().to(near)))
-        if math.prod(size):
-            incoming.append((peer, values.new_empty(size, device=near)))
-    count(sum(piece.numel() for _, piece in incoming))
-    wait_for(start_messages(incoming, outgoing, group))
-    return [(peer, piece.to(values.device)) for peer, piece in incoming]
+    outgoing = [(peer, in_memory(each)) for peer, each in sends.items() if each.numel()]
+    incoming = [(peer, size) for peer, size in sizes.items() if math.prod(size)]
+    count(sum(math.prod(size) for _, size in incoming))
+    arrived = exchange(values, outgoing, incoming, sets.owned.ranks.group).arrived()
+    return [(peer, piece) for (peer, _), piece in zip(incoming, arrived, strict=True)]

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from synth.runtime.comm.collectives import native_gather
 from synth.runtime.comm.exchanges import Exchange, Words, around, overlaps, times
 from synth.runtime.comm.layout import Layout, disjoint, split_copies
-from synth.runtime.comm.process_groups import ProcessGroups, backend_of, through_host
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import (
     Box,
     Interval,
@@ -40,6 +40,7 @@ from synth.runtime.grid.boxes import (
 )
 from synth.runtime.grid.rules.shared_rounds import in_one_round, owned_share
 from synth.runtime.grid.spans import waiting
+from synth.runtime.grid.transport import near, through_host, transport_of
 
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 # parts by rank, (ranks, numbers, *box), and where the box is -> (numbers, *box)
@@ -151,7 +152,7 @@ class SharedParts:
             return own
         mine = self.held.mine
         if self.one_round:
-            if self._alike and not own.is_cuda:
+            if self._alike and not through_host(own, self.group):
                 self.count((len(self.ranks) - 1) * own.numel())
                 parts = gather_small(own, len(self.ranks), self.group)
             else:
@@ -208,7 +209,7 @@ class SharedParts:
         """
         numbers, device = len(leaving[0]), leaving[0].device
         sent = torch.cat([piece.flatten() for piece in leaving])
-        sent = sent.cpu() if through_host(sent, self.group) else sent
+        sent = sent.to(near(device, self.group))
         sizes = [numbers * volume(box) for box in boxes]
         arriving = sent.new_empty(sum(sizes))
         counts = [piece.numel() for piece in leaving]
@@ -329,15 +330,15 @@ def few_words(box: Box, ranks: int) -> bool:
 def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     """The values of each rank of a group, by rank; few words of one shape.
 
-    Over gloo one all-to-all, if it is small. gloo's all-gather takes longer. It is a
-    ring of as many steps as there are other ranks; between two ranks it takes 1.3 to 2
-    times the processor time.
+    If they are small, in one all-to-all where that is quick, as on gloo. Its all-gather
+    takes longer. It is a ring of as many steps as there are other ranks; between two
+    ranks it takes 1.3 to 2 times the processor time.
     """
     own = own.contiguous()
     rows = own.new_empty(ranks, *own.shape)
     small = own.numel() * own.element_size() * ranks <= SMALL
     with waiting("wait for messages"):
-        if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
+        if small and transport_of(group, own.device).quick_all_to_all:
             sent = own.expand(ranks, *own.shape).contiguous()
             dist.all_to_all_single(rows, sent, group=group)
         else:

@@ -24,6 +24,7 @@ from synth.runtime.grid.launched_job import (
     store_place,
 )
 from synth.runtime.grid.liveness import Watch
+from synth.runtime.grid.transport import TRANSPORTS
 
 
 def meet(
@@ -56,10 +57,11 @@ def meet(
 
 
 def _keep_messages_here() -> None:
-    """Let gloo listen on the loopback interface, unless the user has named one."""
+    """Let messages go by the loopback interface, unless the user has named another."""
     for _, interface in socket.if_nameindex():
         if interface in ("lo", "lo0"):  # of Linux, of macOS
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            for variable in filter(None, (t.interface for t in TRANSPORTS.values())):
+                os.environ.setdefault(variable, interface)
 
 
 def _own_store(

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume, within
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.transport import transport_of
 
 
 def shard_of(
@@ -38,7 +39,8 @@ def gather_shards(
     mine = shard.new_zeros(most)
     mine[: shard.numel()] = shard.flatten()
     parts = [torch.empty_like(mine) for _ in boxes]
-    dist.all_gather(parts, mine, group=ranks.group)
+    carried = transport_of(ranks.group, mine.device).carried
+    dist.all_gather(list(map(carried, parts)), carried(mine), group=ranks.group)
     result = shard.new_empty(tuple(whole))
     frame = tuple((0, extent) for extent in whole)
     for box, part in zip(boxes, parts, strict=True):

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from synth.runtime.comm.agreement import CHANGED
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.transport import broadcast
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_part, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
@@ -108,7 +108,7 @@ class Network(Shown):
                 break
             first = everyone.members[0]
             with torch.inference_mode(values.is_inference()):  # where it was made
-                dist.broadcast(values.detach(), src=first, group=everyone.group)
+                broadcast(values.detach(), first, everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         shown = partitioned_copy(model, self.program.homes, ranks)
         template, modes = emptied(model), modes_of(model)

@@ -17,9 +17,10 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.process_groups import Group, backend_of
+from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid.boxes import Box, Window
 from synth.runtime.grid.rules.shared_rounds import LARGE as ALONE
+from synth.runtime.grid.transport import transport_of
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.rounds import Job, Timed
@@ -77,7 +78,8 @@ def timings(
     series: seconds of kernels in a row; see `Job`.
     """
     any_group = next(iter(groups.values()))
-    apart = ALONE if backend_of(any_group.handle, device.type) == "gloo" else 0
+    own_collectives = transport_of(any_group.handle, device).own_collectives
+    apart = 0 if own_collectives else ALONE
     made = Timings({}, {}, apart)
     for name, group in groups.items():
         _collectives(made, name, group, device, series)

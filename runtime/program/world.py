@@ -18,6 +18,7 @@ from synth.runtime.grid.meeting import meet, part
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.grid.rank_tree import Said, StoreTree
 from synth.runtime.grid.torch_version import require_torch
+from synth.runtime.grid.transport import default_backend, transport_of
 from synth.runtime.kernels.context import Context
 
 WAIT_FOR_WORD = 5.0  # seconds
@@ -54,8 +55,8 @@ def start(
     """Join the other ranks of a program for `grid`, which may run on `procs` ranks.
 
     device: "auto" uses GPUs if every rank has one of its own, "cpu" uses none, "cuda"
-        lets ranks share GPUs. The backend is nccl if no two ranks share a GPU, else
-        gloo.
+        lets ranks share GPUs. The backend sends from the GPUs if no two ranks share
+        one, else from the host.
     timeout: bounds every wait, in seconds.
 
     Exits with code 2 if the world has another size, the ranks run different plans or a
@@ -88,12 +89,12 @@ def start(
     try:
         store = meet(rank, size, watch, limit)
         gpus = device != "cpu" and torch.cuda.device_count() >= ranks_here(local)
-        nccl = agree(store, rank, size, plan, gpus, timeout)
-        here = device_of(rank, local, device, nccl)
+        own_gpus = agree(store, rank, size, plan, gpus, timeout)
+        here = device_of(rank, local, device, own_gpus)
         # A group bound to a device would be split off the world, in which all ranks
         # take part. Idle ranks create no groups.
         dist.init_process_group(
-            "nccl" if nccl else "gloo",
+            default_backend("cuda" if own_gpus else "cpu"),
             store=store,
             rank=rank,
             world_size=size,
@@ -110,14 +111,14 @@ def start(
     return World(rank, size, here, at, watch)
 
 
-def device_of(rank: int, local: int, device: str, nccl: bool) -> torch.device:
+def device_of(rank: int, local: int, device: str, own_gpus: bool) -> torch.device:
     """The device that a rank computes on. Exits with code 2 if it has no GPU."""
     gpus = torch.cuda.device_count()
     if device == "cuda" and not gpus:
         text = f"rank {rank} has no GPU, but --device is cuda; use --device cpu"
         print(text, file=sys.stderr, flush=True)
         sys.exit(2)
-    if not nccl and device != "cuda":
+    if not own_gpus and device != "cuda":
         return torch.device("cpu")
     here = torch.device("cuda", local % gpus)
     torch.cuda.set_device(here)
@@ -169,8 +170,8 @@ def difference(plans: Said, versions: Said) -> str:
 
 def wait_for_all(world: World) -> None:
     """A barrier of all ranks."""
-    gpu = world.device.index if dist.get_backend() == "nccl" else None
-    dist.barrier(device_ids=None if gpu is None else [gpu])
+    queued = transport_of(None, world.device).queued
+    dist.barrier(device_ids=[world.device.index] if queued else None)
 
 
 def stop(world: World) -> None:

@@ -25,6 +25,7 @@ from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import Box, outside, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
 from synth.runtime.grid.spans import waiting
+from synth.runtime.grid.transport import transport_of
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.local_forms import fitting, whole_along
 from synth.runtime.rules.rule import needed
@@ -174,11 +175,12 @@ class Partition:
         if self.ranks.size == 1:
             return [values]
         self.ranks.require(f"values of all ranks of {tuple(self.shape)}")
-        sent = values.view(torch.uint8) if values.dtype == torch.bool else values
-        told = [torch.empty_like(sent) for _ in range(self.ranks.size)]
+        told = [torch.empty_like(values) for _ in range(self.ranks.size)]
+        carried = transport_of(self.ranks.group, values.device).carried
         with waiting("wait for values"):
-            dist.all_gather(told, sent, group=self.ranks.group)
-        return [each.view(values.dtype) for each in told]
+            parts = list(map(carried, told))
+            dist.all_gather(parts, carried(values), group=self.ranks.group)
+        return told
 
     def add(self, partial: torch.Tensor, owned: Layout) -> torch.Tensor:
         """Partial sums of the words of the own box, added at their owners."""

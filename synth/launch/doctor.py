@@ -79,12 +79,14 @@ def examine() -> Examined:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             packages[name] = None
-    backends, devices = {"gloo": False, "nccl": False}, 0
+    backends, devices = dict[str, bool](), 0
     if packages["torch"]:
         import torch
         import torch.distributed as dist
 
-        backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+        from synth.runtime.grid.transport import TRANSPORTS
+
+        backends = {name: dist.is_backend_available(name) for name in TRANSPORTS}
         devices = torch.cuda.device_count()
     folder = os.path.dirname(sys.executable)
     commands = {

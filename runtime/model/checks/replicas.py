@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from synth.runtime.comm.group_tree import combined
-from synth.runtime.comm.messages import start_messages, wait_for
-from synth.runtime.comm.process_groups import backend_of
+from synth.runtime.comm.messages import exchange
 from synth.runtime.grid.boxes import Box, overlap, volume, within
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -92,20 +91,19 @@ def _own(net: Network) -> Apart | None:
         if (each.tensor, each.region) not in digests:
             values = _words(tensors[each.tensor][1], each.region)
             digests[each.tensor, each.region] = _digest(values)
-    device = "cpu" if backend_of(everyone.group, "cpu") else "cuda"
-    mine, theirs = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
-    for (peer, before), some in of_peer.items():
+    mine, theirs = list[tuple[int, torch.Tensor]](), list[tuple[int, tuple[int]]]()
+    for (peer, before), some in sorted(of_peer.items()):
         data = b"".join(digests[each.tensor, each.region] for each in some)
-        words = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
         if before:
-            theirs[peer] = torch.empty_like(words)
+            theirs.append((peer, (len(data),)))
         else:
-            mine[peer] = words
-    ends = sorted(theirs.items()), sorted(mine.items())
-    wait_for(start_messages(*ends, everyone.group) if theirs or mine else [])
+            words = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            mine.append((peer, words))
+    like = torch.empty(0, dtype=torch.uint8)
+    arrived = exchange(like, mine, theirs, everyone.group).arrived()
     apart: Apart | None = None
-    for peer, words in theirs.items():
-        data = words.cpu().numpy().tobytes()
+    for (peer, _), words in zip(theirs, arrived, strict=True):
+        data = words.numpy().tobytes()
         for place, each in enumerate(of_peer[peer, True]):
             own = digests[each.tensor, each.region]
             if data[place * BYTES : (place + 1) * BYTES] != own:

@@ -9,11 +9,11 @@ import weakref
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.transport import broadcast
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.model.parameters import first_names
 from synth.runtime.tensor.partition import Partition
@@ -63,7 +63,7 @@ def adopt(model: nn.Module, homes: Mapping[str, Held], ranks: Ranks) -> None:
     for name, values in dict(model.named_parameters()).items():
         if not isinstance(values, PartitionedTensor):
             sent = values.detach().clone()  # gloo lets go of what it sent later
-            dist.broadcast(sent, src=everyone.members[0], group=everyone.group)
+            broadcast(sent, everyone.members[0], everyone.group)
             with torch.no_grad():
                 _swap(name, values, sent, _place(homes, first[name], values, ranks))
     made: dict[int, torch.Tensor] = {}
@@ -73,7 +73,7 @@ def adopt(model: nn.Module, homes: Mapping[str, Held], ranks: Ranks) -> None:
                 continue
             if id(buffer) not in made:
                 name = next(n for n, b in model.named_buffers() if b is buffer)
-                dist.broadcast(buffer, src=everyone.members[0], group=everyone.group)
+                broadcast(buffer, everyone.members[0], everyone.group)
                 place = _place(homes, first[name], buffer, ranks)
                 made[id(buffer)] = buffer if place is None else _part(buffer, place)
             module._buffers[key] = made[id(buffer)]

@@ -13,8 +13,17 @@ from synth.runtime.comm import process_groups
 from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.collectives import native
 from synth.runtime.comm.layout import replicated
-from synth.runtime.comm.process_groups import ProcessGroups, backend_of, connect, through_host
+from synth.runtime.comm.process_groups import ProcessGroups, connect
 from synth.runtime.grid.ranks import AbsentRanks
+from synth.runtime.grid.transport import (
+    GLOO,
+    NCCL,
+    Transport,
+    default_backend,
+    near,
+    through_host,
+    transport_of,
+)
 from synth.runtime.layers.steps.dropout import Dropout
 from synth.runtime.program.benchmark import memory
 
@@ -33,20 +42,35 @@ def config(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> s
 @pytest.mark.parametrize(
     ("config", "host", "gpu"),
     [
-        ("cpu:gloo,cuda:gloo", "gloo", "gloo"),
-        (BOTH, "gloo", "nccl"),
-        ("cuda:nccl", "", "nccl"),
-        ("gloo", "gloo", "gloo"),
+        ("cpu:gloo,cuda:gloo", "cpu", "cpu"),
+        (BOTH, "cpu", "cuda"),
+        ("cuda:nccl", "cuda", "cuda"),
+        ("gloo", "cpu", "cpu"),
+        ("mpi", "cpu", "cpu"),  # has no row
     ],
     indirect=["config"],
 )
-def test_each_kind_of_device_has_its_backend(config: str, host: str, gpu: str) -> None:
-    assert (backend_of(None, "cpu"), backend_of(None, "cuda")) == (host, gpu)
+def test_messages_are_sent_from_where_a_backend_sends(config: str, host: str, gpu: str) -> None:
     group: Any = SimpleNamespace(handle=None)
-    assert through_host(ON_GPU) == (gpu != "nccl")
-    assert not through_host(ON_HOST)
-    assert native(ON_GPU, group) == (gpu == "nccl")
-    assert not native(ON_HOST, group)
+    assert (near(ON_HOST.device, None).type, near(ON_GPU.device, None).type) == (host, gpu)
+    assert through_host(ON_GPU, None) == (gpu == "cpu")
+    assert native(ON_GPU, group) == (transport_of(None, ON_GPU.device) is NCCL) == ("nccl" in config)
+
+
+def test_programs_send_from_the_memory_in_which_they_compute() -> None:
+    assert (default_backend("cpu"), default_backend("cuda")) == ("gloo", "nccl")
+
+
+@pytest.mark.parametrize("name", ["bool", "int16", "uint32", "float8_e4m3fn", "float32", "complex64"])
+def test_words_travel_in_a_dtype_that_is_carried(name: str) -> None:
+    """As the same memory: what arrives in it has the first dtype."""
+    words = torch.tensor([0, 1, 1, 0]).to(getattr(torch, name))
+    sent = GLOO.carried(words)
+    assert sent.data_ptr() == words.data_ptr()
+    assert sent.shape == words.shape
+    assert sent.dtype in (GLOO.dtypes or ()) or sent.is_complex()
+    assert (sent is words) == (name in ("float32", "complex64"))
+    assert Transport().carried(words) is words
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ([[3], [200_000]], WIDE, True),
         ([[5], []], WIDE, True),  # words in one direction
         ([[], [5]], ["bfloat16", "bfloat16"], True),
+        ([[4], [4]], ["int16", "int16"], True),  # which gloo's all-to-all does not carry
         ([[4], [4]], ["float32", "float64"], False),
         ([[2, 3], [4]], WIDE, False),  # two pieces for one
         ([[], []], WIDE, False),

@@ -36,7 +36,7 @@ EVERY = 3  # of so many programs one runs without --slow
 # what a standalone program decides by, how it comes out otherwise, and the cases that run so
 ALTERED = {
     "native collectives": (
-        'values.is_cuda and backend_of(group.handle, "cuda") == "nccl"',
+        "transport_of(group.handle, values.device).own_collectives",
         "True",
         ["summa_3d", "uneven_3d", "in_stationary", "ker_stationary_tiles", "matrix_3d"],
     ),
@@ -46,7 +46,7 @@ ALTERED = {
         ["summa_3d", "uneven_3d", "in_stationary", "in_stationary_halo", "training_3d"],
     ),
     "host memory": (
-        'values.is_cuda and backend_of(group, "cuda") != "nccl"',
+        "near(values.device, group) != values.device",
         "True",
         ["uneven_3d", "in_stationary_halo", "training_3d", "training_rotated", "data_halves"],
     ),
