@@ -18,14 +18,13 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.ring import Ring
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.steps.on_rows import OnRows, Read
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
-from synth.runtime.layers.steps.step import OnShards, Step
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call, node_shape
-from synth.runtime.operators.step_choice import SETTINGS, choose_step
+from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operator
 from synth.runtime.rules.access import read_ends
 from synth.runtime.rules.convolution import convolution
@@ -113,7 +112,11 @@ class Margins:
         else:
             taken = dict.fromkeys(held, computed)
             used = [computed] * len(held)
-            step = self._in_place(call, operator, taken, place)
+            mine = computed.with_boxes(computed.whole, place.owned)
+            given = taken, self.counter, self.batch_norms
+            chosen = choose_step(call, operator, *given, owned=mine)
+            assert chosen is not None
+            step = chosen
         places = zip(held.values(), taken.values(), used, strict=True)
         reads = [Read(*each) for each in places]
         self._check(call, reads)
@@ -140,29 +143,6 @@ class Margins:
         count = self.counter(call.name)
         params = ReplicatedParams(values, layouts, count)
         return Pulled(convolution(operator.module, source, out), count, params)
-
-    def _in_place(
-        self,
-        call: Call,
-        operator: Operator,
-        given: Mapping[fx.Node, Layout],
-        place: MarginPlace,
-    ) -> Step:
-        """The step of a call whose words read the words in their place."""
-        if operator.kind not in GROUPS:
-            made = choose_step(call, operator, given, self.counter, self.batch_norms)
-            assert made is not None
-            return made
-        (layout,) = given.values()
-        owned, module = layout.with_boxes(layout.whole, place.owned), operator.module
-        groups = layout.whole[1]
-        if operator.kind == "groupnorm":
-            groups = module.num_groups
-        where = self.batch_norms.groups, self.counter(call.name), owned
-        step = OnShards(GroupNorm(module, groups, layout, *where), layout)
-        if call.module is not None:
-            step.settings = SETTINGS[operator.kind]
-        return step
 
     def _check(self, call: Call, reads: list[Read]) -> None:
         for node, read in zip(call.inputs, reads, strict=True):

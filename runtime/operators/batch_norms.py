@@ -37,8 +37,12 @@ class BatchNorms:
         """Take notice of an input of the network."""
         self.samples.update([*shape][:1])
 
-    def step(self, call: Call, module: Any, source: Layout) -> OnShards:
+    def step(
+        self, call: Call, module: Any, source: Layout, owned: Layout | None = None
+    ) -> OnShards:
         """The step of a batch normalization of a value that lies as `source`.
+
+        owned: the words of which statistics are made, if ranks hold others, too.
 
         Raises `ValueError` for local statistics of a value without samples.
         """
@@ -49,7 +53,7 @@ class BatchNorms:
                 f" {source.whole} is not these samples{_place(call)}; {REMEDY}"
             )
         count = self.context.counter("statistics", 0, call.name)
-        norm = BatchNorm(module, source, self.groups, self.local, count)
+        norm = BatchNorm(module, source, self.groups, self.local, count, owned)
         return OnShards(norm, source)
 
     def check_gathered(self, call: Call, module: Any) -> None:

@@ -49,6 +49,7 @@ def choose_step(
     counter: Callable[[str], Count],
     batch_norms: BatchNorms,
     wanted: Layout | None = None,
+    owned: Layout | None = None,
 ) -> Step | None:
     """The step for a call; None where every rank has to compute it from the whole.
 
@@ -56,11 +57,11 @@ def choose_step(
     counter: makes the counter of received words for a name.
     batch_norms: makes the steps of batch normalizations.
     wanted: the layout of the result of a concatenation, pooling or resizing.
+    owned: the words of the input that ranks own, if they compute others, too.
     """
     if operator.kind in SETTINGS and operator.module is not None:
-        step = _on_shards(
-            call, operator, next(iter(inputs.values())), counter, batch_norms
-        )
+        given = next(iter(inputs.values())), owned
+        step = _on_shards(call, operator, *given, counter, batch_norms)
         if call.module is not None:  # a function is called with its settings
             step.settings = SETTINGS[operator.kind] or _settings_of(call.module)
         return step
@@ -103,6 +104,7 @@ def _on_shards(
     call: Call,
     operator: Operator,
     source: Layout,
+    owned: Layout | None,
     counter: Callable[[str], Count],
     batch_norms: BatchNorms,
 ) -> OnShards:
@@ -115,11 +117,11 @@ def _on_shards(
                 module.p, source, None if isinstance(module, nn.Dropout) else 2
             )
         case "batchnorm":
-            return batch_norms.step(call, module, source)
+            return batch_norms.step(call, module, source, owned)
         case "groupnorm":
-            made = GroupNorm(module, module.num_groups, source, groups, count)
+            made = GroupNorm(module, module.num_groups, source, groups, count, owned)
         case "instancenorm":
-            made = GroupNorm(module, source.whole[1], source, groups, count)
+            made = GroupNorm(module, source.whole[1], source, groups, count, owned)
         case "layernorm":
             made = LayerNorm(module, source, groups, count)
         case _:

@@ -29,9 +29,7 @@ def margin_places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[st
     if plans.margins is None:
         return {}
     network = traced.network
-    graph = row_graph(
-        network, [plans.placed[node.name] for node in network.planned], ranks, not plans.resident
-    )
+    graph = row_graph(network, [plans.placed[node.name] for node in network.planned], ranks)
     covered = {name for name, tensor in graph.items() if tensor.covered and not tensor.joined}
     strange = [name for name in plans.margins if name not in covered]
     missing = [name for name in graph if name in covered and name not in plans.margins]

@@ -206,7 +206,7 @@ class _Margins:
     def __init__(self, plan: NetworkPlan, machine: Machine) -> None:
         assert plan.margins is not None
         self.covered, self.network = plan.margins.layers, plan.network
-        graph = row_graph(plan.network, plan.placed_grids, plan.request.procs, plan.request.training)
+        graph = row_graph(plan.network, plan.placed_grids, plan.request.procs)
         self.walked, self.prices = walk(graph, plan.margins.rows), SecondPrices(plan.network, machine)
 
     def behind(self, layer: str | None) -> Iterator[tuple[str, float, float, int]]:

@@ -271,7 +271,7 @@ def test_words_of_a_training_step_with_margins_are_counted(
     without = plan_network(network, request)
     assert plan.margins is not None
     assert plan.cost < without.cost
-    graph = row_graph(network, plan.placed_grids, 4, training=True)
+    graph = row_graph(network, plan.placed_grids, 4)
     walked = evaluated(graph, plan.margins.rows).walked
     for name, words in plan.margins.words.items():
         own = [indices(graph[name].own[:, :, rank]) for rank in range(4)]
@@ -289,16 +289,6 @@ def test_words_of_a_training_step_with_margins_are_counted(
     assert "not proven to be the fewest words" in capsys.readouterr().out
     assert main([*asked, "--explain"]) == 0
     assert "words are fetched" in capsys.readouterr().out
-
-
-def test_batch_norms_of_a_batch_end_a_chain_of_margins() -> None:
-    """In inference they have running statistics, and end none."""
-    text = chain_yaml(2, 24).replace("  - {name: c1", "  - {name: n, batchnorm: {}}\n  - {name: c1")
-    network = parse_network(text, "net.yaml")
-    for training in (False, True):
-        graph = row_graph(network, [PlacedGrid(PerAxis(h=4))] * 2, 4, training)
-        assert graph["n"].covered is not training
-        assert graph["c1"].covered
 
 
 def test_more_work_never_moves_more_words() -> None:

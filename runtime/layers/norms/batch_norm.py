@@ -20,7 +20,11 @@ from synth.runtime.kernels.autocast import (
 from synth.runtime.kernels.channel_sums import of_its_batch
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.norms.normalize import Normalize
-from synth.runtime.layers.norms.statistic_groups import ChannelMoments, first_samples
+from synth.runtime.layers.norms.statistic_groups import (
+    ChannelMoments,
+    first_samples,
+    of_owned,
+)
 from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.layers.steps.homes import moved_words, planned_words
 from synth.runtime.tensor.partition import Partition
@@ -48,6 +52,8 @@ class BatchNorm(nn.Module):
         local, the ranks of the first samples hold the running statistics, which others
         fetch in evaluation, and each rank gives its part of the gradients.
     count: of the words received in exchanges of statistics.
+    owned: boxes within those of the layout, of whose words statistics are made; each
+        has one owner. None where these are all words.
     """
 
     weight: nn.Parameter | None
@@ -63,13 +69,14 @@ class BatchNorm(nn.Module):
         process_groups: ProcessGroups,
         local: bool = False,
         count: Count = _uncounted,
+        owned: Layout | None = None,
     ) -> None:
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
         self.track_running_stats = plain.track_running_stats  # in training
-        self.layout = layout
+        self.layout, self.owned = layout, owned or layout
         self.local, self.count = local, count
-        self.shared = ChannelMoments(layout, local, process_groups, count)
+        self.shared = ChannelMoments(layout, local, process_groups, count, self.owned)
         boxes = [(box[1],) for box in layout.boxes]
         self.each = Partition(layout.with_boxes(layout.whole[1:2], boxes))
         self.running = first_samples(layout) if local else self.each
@@ -165,7 +172,8 @@ class BatchNorm(nn.Module):
         variance: torch.Tensor | None
         if batch:
             wide = sum_dtype(given.dtype)
-            mean, variance = self._statistics(given.detach().to(wide))
+            shard = of_owned(given.detach(), self.owned, self.layout)
+            mean, variance = self._statistics(shard.to(wide))
             if self.training and self.track_running_stats:
                 self._update_running(mean, variance)
         else:
@@ -209,6 +217,8 @@ class BatchNorm(nn.Module):
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the own channels over the words of the group.
+
+        shard: the owned words.
 
         The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
         """

@@ -21,7 +21,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import Moments, rows_in
-from synth.runtime.grid.boxes import shape, within
+from synth.runtime.grid.boxes import shape
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.norms.row_scaling import (
@@ -29,6 +29,7 @@ from synth.runtime.layers.norms.row_scaling import (
     row_sums,
     scaled_rows,
 )
+from synth.runtime.layers.norms.statistic_groups import of_owned, zero_but_owned
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 
@@ -106,24 +107,13 @@ class GroupNorm(nn.Module):
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of each own sample and channel's group."""
-        own = self.owned.mine
-        if own != self.layout.mine:
-            shard = shard[within(own, self.layout.mine)].contiguous()
+        shard = of_owned(shard, self.owned, self.layout)
         if shard.numel():
             found = torch.stack(self._own_moments(shard))
         else:
             found = shard.new_zeros(2, *shape(self.shared.held.mine))
         mean, variance = self.per_channel(self.shared.moments(found))
         return mean, variance
-
-    def of_owned(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of the shard; 0 for words that other ranks own."""
-        own, here = self.owned.mine, self.layout.mine
-        if own == here:
-            return values
-        kept, place = torch.zeros_like(values), within(own, here)
-        kept[place] = values[place]
-        return kept
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over whole groups, per channel.
@@ -200,7 +190,7 @@ class NormalizeGroups(torch.autograd.Function):
             shift, slope = norm.group_sums(scale * sums) / norm.words
             slope = -slope * inverse.square()
             dshard = scaled_rows(shard, slope, -shift * inverse - slope * mean)
-            dshard = norm.of_owned(dshard)  # statistics are those of owned words
+            dshard = zero_but_owned(dshard, norm.owned, norm.layout)
             each = (scale * inverse).reshape(*mean.shape, *[1] * (shard.dim() - 2))
             dshard = dshard.addcmul_(dout.to(dshard.dtype), each).to(shard.dtype)
         dbias, dweight = (

@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.kernels.channel_sums import channel_sums
+from synth.runtime.layers.norms.statistic_groups import zero_but_owned
 
 if TYPE_CHECKING:
     from synth.runtime.layers.norms.batch_norm import BatchNorm
@@ -65,6 +66,7 @@ class Normalize(torch.autograd.Function):
                 zero, one = norm.zeros_and_ones(mean)
                 wide = shard.to(mean.dtype)
                 dshard = normalized(wide, slope, offset, zero, one, 0.0)
+                dshard = zero_but_owned(dshard, norm.owned, norm.layout)
                 more = dout.to(mean.dtype)
                 dshard = dshard.addcmul_(more, per_channel(each, shard))
             else:

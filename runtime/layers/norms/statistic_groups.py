@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
+
 from synth.runtime.comm.exchanges import Words, overlaps
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_parts import Moments
-from synth.runtime.grid.boxes import Box, Interval, joined, volume
+from synth.runtime.grid.boxes import Box, Interval, joined, volume, within
 from synth.runtime.tensor.partition import Partition
 
 
@@ -23,6 +25,7 @@ class ChannelMoments(Moments):
 
     layout: of the input. local: whether these are the samples of this rank and of those
     that hold parts of them, else all. A rank without words is with no others then.
+    owned: boxes within those of the layout, of whose words the moments are.
     fewest: words of a channel in the smallest such group of any rank.
     """
 
@@ -32,15 +35,17 @@ class ChannelMoments(Moments):
         local: bool,
         process_groups: ProcessGroups,
         count: Callable[[int], None],
+        owned: Layout,
     ) -> None:
-        parts = divisions(layout) if local else [layout]
-        mine = [each for each in parts if not local or volume(each.mine)]
-        own = mine[0] if mine else _division(layout, (0, 0))
-        self.all_held = list(map(_channels, parts))
+        parts = divisions(layout, owned) if local else [(layout, owned)]
+        mine = [each for each in parts if not local or volume(each[0].mine)]
+        none = _division(layout, (0, 0))
+        held, own = mine[0] if mine else (none, none)
+        self.all_held = [_channels(each) for each, _ in parts]
         sizes = own.whole[0], 1
-        super().__init__(own, sizes, process_groups, count, _channels(own))
+        super().__init__(own, sizes, process_groups, count, _channels(held))
         self.one_round = True
-        samples = min((each.whole[0] for each in parts), default=0)
+        samples = min((each.whole[0] for each, _ in parts), default=0)
         self.fewest = samples * volume(tuple((0, n) for n in layout.whole[2:]))
 
     def words(self) -> Words:
@@ -55,9 +60,10 @@ def _channels(layout: Layout) -> Layout:
     return layout.with_boxes((1, layout.whole[1]), boxes)
 
 
-def divisions(layout: Layout) -> list[Layout]:
-    """For each of the `sample_groups`, what ranks hold of these samples."""
-    return [_division(layout, each) for each in sample_groups(layout.boxes)]
+def divisions(*layouts: Layout) -> list[tuple[Layout, ...]]:
+    """For each of the `sample_groups` of the first, what ranks hold of its samples."""
+    groups = sample_groups(layouts[0].boxes)
+    return [tuple(_division(each, group) for each in layouts) for group in groups]
 
 
 def _division(layout: Layout, samples: Interval) -> Layout:
@@ -89,3 +95,22 @@ def first_samples(layout: Layout) -> Partition:
 def _is_inside(box: Box, samples: Interval) -> bool:
     """Whether a box has words of some samples, of which it has no others."""
     return bool(volume(box)) and samples[0] <= box[0][0] < samples[1]
+
+
+# -- of words that several ranks hold --------------------------------------------------
+
+
+def of_owned(shard: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
+    """The words of a shard that this rank owns."""
+    if owned.mine == held.mine:
+        return shard
+    return shard[within(owned.mine, held.mine)].contiguous()
+
+
+def zero_but_owned(values: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
+    """Words like those of a shard; 0 for those that other ranks own."""
+    if owned.mine == held.mine:
+        return values
+    kept, place = torch.zeros_like(values), within(owned.mine, held.mine)
+    kept[place] = values[place]
+    return kept

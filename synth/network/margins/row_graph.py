@@ -49,13 +49,8 @@ class RowTensor:
 RowGraph = dict[str, RowTensor]  # in the order of the network
 
 
-def row_graph(
-    network: Network, placed_grids: Sequence[PlacedGrid], procs: int, training: bool = False
-) -> RowGraph:
-    """The tensors of a network that covered tensors read or are, and the boxes of their owners.
-
-    training: of a training step, in which batch normalizations are computed of owned rows alone.
-    """
+def row_graph(network: Network, placed_grids: Sequence[PlacedGrid], procs: int) -> RowGraph:
+    """The tensors of a network that covered tensors read or are, and the boxes of their owners."""
     placed = {node.name: each for node, each in zip(network.planned, placed_grids, strict=True)}
     graph: RowGraph = {}
     first = next((n.name for n in network.planned if n.inputs == (INPUT,)), None)
@@ -63,7 +58,7 @@ def row_graph(
         own = _even(network.input, placed[first], procs)
         graph[INPUT] = RowTensor(INPUT, flat(network.input), own, placed[first])
     for node in network.nodes.values():
-        made = _tensor(node, graph, placed.get(node.name), procs, training)
+        made = _tensor(node, graph, placed.get(node.name), procs)
         if made is not None:
             graph[node.name] = made
     return graph
@@ -80,7 +75,7 @@ def cuts_rows(placed: PlacedGrid) -> bool:
 
 
 def _tensor(
-    node: Node, graph: Mapping[str, RowTensor], placed: PlacedGrid | None, procs: int, training: bool
+    node: Node, graph: Mapping[str, RowTensor], placed: PlacedGrid | None, procs: int
 ) -> RowTensor | None:
     if not node.direct:
         return None
@@ -102,7 +97,7 @@ def _tensor(
     if not known:  # a sum lies where its first part does
         same = node.kind in ("add", "mul") and first.shape == flat(node.shape)
         return RowTensor(node.name, first.shape, first.own, first.placed) if same else None
-    covered = _whole_channels(first.own, first.shape[1]) and not (training and node.kind == "batchnorm")
+    covered = _whole_channels(first.own, first.shape[1])
     sources = node.inputs if covered else ()
     if node.known.rows:
         return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources, free=True)

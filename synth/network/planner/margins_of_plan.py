@@ -41,7 +41,7 @@ def with_margins(
     """
     network, request = plan.network, plan.request
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
-    graph = row_graph(network, plain, request.procs, request.training)
+    graph = row_graph(network, plain, request.procs)
     graded = _graded(plan, graph)
     costs: _Costs = _Words(plan, exchange, graded) if steps is None else _Seconds(plan, steps)
     if not _covered(graph):
@@ -236,7 +236,7 @@ def _chosen(
         placed = list(plan.placed_grids)
         for i, name, by_input_rows in _changed(plan, choice, covered):
             placed[i] = turned[name][0] if by_input_rows else replace(placed[i], turned=())
-        made = row_graph(network, placed, plan.request.procs, plan.request.training)
+        made = row_graph(network, placed, plan.request.procs)
         if _covered(made) == covered - choice.turned:
             return choice, placed, made
     return None

@@ -18,15 +18,18 @@ from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import TracedModel, trace_model
 
 Shape = tuple[int, ...]
+NORMS = "batchnorm", "groupnorm", "batchnorm of each batch"
 
 
 def drawn_model(rng: random.Random, dims: int, norms: bool = True) -> tuple[RowModel, Shape]:
-    """A model in float64 with a weight, and the shape of its batch."""
+    """A model in float64 with a weight, and the shape of its batch. Its norms are of all kinds."""
     layers: list[RowLayer] = []
     while not any(layer.kind in ("conv", "transposed") for layer in layers):
         layers = random_layers(rng, dims)
-    if not norms:
-        layers = [each._replace(kind="relu") if each.kind == "groupnorm" else each for each in layers]
+    kinds = NORMS if norms else ("relu",)
+    for place, each in enumerate(layers):
+        if each.kind == "groupnorm":
+            layers[place] = each._replace(kind=kinds[place % len(kinds)])
     torch.manual_seed(rng.randrange(2**30))
     return RowModel(layers).double().eval(), (rng.randint(1, 2), 2, *layers[0].extents)
 
@@ -49,7 +52,7 @@ def drawn_plan(
         return traced, plan
     most = rng.choice([0, 1, 3, 99])
     rows = {name: (rng.randint(0, most), rng.randint(0, most), most) for name in plan.margins.rows}
-    graph = row_graph(traced.network, plan.placed_grids, procs, training)
+    graph = row_graph(traced.network, plan.placed_grids, procs)
     found = evaluated(graph, rows, graded=frozenset(graph) if training else ())
     return traced, replace(plan, margins=replace(plan.margins, rows=rows, words=found.words, back=found.back))
 

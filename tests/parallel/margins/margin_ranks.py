@@ -80,8 +80,9 @@ def step_beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str,
     total.backward()
     words = net.planned_words(input_gradient=True)
     rank = dist.get_rank()
-    theirs = dict(net.named_parameters())
+    theirs, state = dict(net.named_parameters()), net.full_state_dict()
     return {
+        "state": max([_apart(own, state[name]) for name, own in model.named_buffers()], default=0.0),
         "value": max(map(_apart, expected, (each.full_tensor() for each in found))),
         "gradient": max(_apart(p.grad, theirs[n].grad.full_tensor()) for n, p in model.named_parameters()),
         "input": 0.0 if y.grad is None else _apart(x.grad, y.grad),
@@ -91,7 +92,9 @@ def step_beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str,
 
 
 def _apart(one: Any, other: Any) -> float:
-    return float((one - other).abs().max() / one.abs().max().clamp(min=1)) if one is not None else 0.0
+    if one is None:
+        return 0.0
+    return float((one - other).abs().max()) / max(1.0, float(one.abs().max()))
 
 
 def beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -259,16 +262,20 @@ def trainable(**options: Any) -> nn.Module:
 
 
 def training_steps(folder: str) -> dict[str, dict[str, Any]]:
-    """Steps with margins that are planned here, of a checkpointed model, and by the file of a plan."""
+    """Steps with margins that are planned here, of a checkpointed model, and by the file of a plan.
+
+    Statistics of the samples of some ranks are those of the only sample.
+    """
     shape, procs, found = (1, 3, 24, 20), dist.get_world_size(), {}
     path = Path(folder) / f"step-{dist.get_rank()}.json"
     asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
-    for name, checkpointed in (("plain", False), ("checkpointed", True), ("by_file", True)):
+    for name, checkpointed in (("plain", False), ("local", False), ("checkpointed", True), ("by_file", True)):
         model = trainable(checkpointed=checkpointed)
         if name == "by_file":
             net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)
         else:
-            net = synth.parallelize(model, shape, check=False, recompute=0.5, **asked)
+            norms: Any = "local" if name == "local" else "global"
+            net = synth.parallelize(model, shape, check=False, recompute=0.5, batch_norm=norms, **asked)
             plan = synth.plan_model(model, shape, procs, recompute=0.5, **asked)
             path.write_text(json.dumps(to_json(plan)))
         without = synth.plan_model(model, shape, procs, **asked)

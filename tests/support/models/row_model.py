@@ -39,15 +39,18 @@ class RowModel(nn.Module):
 
 def _module(layer: RowLayer, layers: Sequence[RowLayer]) -> nn.Module | None:
     dims, kind = len(layer.extents), layer.kind
+    made: Any
     if kind == "relu":
         return nn.Tanh()
     if kind == "groupnorm":
         return nn.GroupNorm(2, layer.channels)
+    if kind.startswith("batchnorm"):
+        made = getattr(nn, f"BatchNorm{dims}d")
+        return made(layer.channels, track_running_stats=kind == "batchnorm")
     if not layer.windows:
         return None
     before = layers[layer.sources[0]].channels
     kernel, stride, padding, dilation, more = map(tuple, layer.columns)
-    made: Any
     if kind == "conv":
         made = getattr(nn, f"Conv{dims}d")
         return made(before, layer.channels, kernel, stride, padding, dilation)
