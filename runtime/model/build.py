@@ -174,7 +174,7 @@ class Builder(Wiring):
         value = node.meta["value"]
         if value is not None and is_trainable(value) and call.word != "detach":
             self.floats.add(node.name)
-            if gathered:
+            if gathered or call.module is None:
                 self._add_paths(call)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
@@ -235,7 +235,7 @@ class Builder(Wiring):
         ]
 
     def _add_paths(self, call: Call) -> None:
-        """By what the result of a gathered call has a gradient."""
+        """By what the result of a call has a gradient."""
         paths = gradient_paths(call)
         if paths is not None:
             names = {self.first_names.get(each, each) for each in paths}

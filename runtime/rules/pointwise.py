@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.layout import Layout, even
 from synth.runtime.grid.boxes import volume
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.rule import LocalCall, Rule, pulled
@@ -70,9 +70,14 @@ def pointwise(
 
 
 def expanded(layout: Layout, whole: Sequence[int] | None) -> Layout:
-    """A layout broadcast to a larger shape: every rank has the new extents."""
+    """A layout broadcast to a larger shape: every rank has the new extents.
+
+    All ranks have a scalar, so they divide what it is broadcast to.
+    """
     if whole is None or tuple(whole) == layout.whole:
         return layout
+    if not layout.whole:
+        return even(whole, layout.ranks)
     skip = len(whole) - len(layout.whole)
     boxes = []
     for box in layout.boxes:

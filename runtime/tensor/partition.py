@@ -28,6 +28,7 @@ from synth.runtime.grid.spans import waiting
 from synth.runtime.grid.transport import transport_of
 from synth.runtime.rules.access import aligned
 from synth.runtime.rules.local_forms import fitting, whole_along
+from synth.runtime.rules.pointwise import expanded
 from synth.runtime.rules.rule import needed
 
 
@@ -216,17 +217,7 @@ class Partition:
 
     def expanded(self, wanted: Sequence[int]) -> Partition:
         """This, broadcast to a larger shape: all ranks hold the new extents."""
-        skip = len(wanted) - len(self.shape)
-        boxes = []
-        for box in self.layout.boxes:
-            grown = [(0, extent) for extent in wanted]
-            if not volume(box):
-                grown = [(0, 0)] * len(wanted)
-            for dim, interval in enumerate(box, skip):
-                if self.shape[dim - skip] == wanted[dim] and volume(box):
-                    grown[dim] = interval
-            boxes.append(tuple(grown))
-        return self.with_boxes(wanted, boxes)
+        return self.with_boxes(wanted, expanded(self.layout, wanted).boxes)
 
     def uncut_along(self, dims: Sequence[int]) -> Partition:
         """A partition in which some dimensions are not cut; this one if that is so.

@@ -272,6 +272,18 @@ class Normalized(nn.Module):
         return (x - low) / (high - low + 1e-6) * x.std() + x.shape[0]
 
 
+@model_habit("a number of a batch, spread over a table")
+class Spread(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        table: torch.Tensor = torch.ones(5, 4) * x.mean()
+        return table + x.abs().max()
+
+
 @model_habit("a coordinate grid, a lookup table, an einsum")
 class Coordinates(nn.Module):
     def __init__(self) -> None:
