@@ -83,6 +83,21 @@ class Replay:
             said += f"; weights {whole if asked.whole_weights else sharded}"
         return said
 
+    @property
+    def pass_(self) -> str:
+        """What is replayed."""
+        return "training step" if self.plan.request.training else "forward pass"
+
+    @property
+    def left_out(self) -> list[str]:
+        """What the seconds of the plan have that a replay has not; no line for a plan for words."""
+        if self.plan.timed is None:
+            return []
+        return [
+            f"the plan counts {self.plan.show_cost(self.plan.cost)}: a replay leaves out normalizations, "
+            "activations and other calls between layers"
+        ]
+
     def __str__(self) -> str:
         rows = [["level", "bytes on the busiest link", "busy"]]
         for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_busy, strict=True):
@@ -90,10 +105,11 @@ class Replay:
         asked = self.plan.request
         return "\n".join(
             [
-                f"{self.plan.network.name} on {asked.procs} ranks of {self.machine.name}: "
+                f"{self.plan.network.name} on {asked.procs} ranks of {self.machine.name}, {self.pass_}: "
                 f"{self.seconds * 1e3:.4g} ms = computing {self.computing * 1e3:.4g} + exposed "
                 f"{self.exposed * 1e3:.4g}, {len(self.tasks)} tasks",
                 self.at_work,
+                *self.left_out,
                 *table(rows, right=[1, 2]),
             ]
         )
@@ -105,6 +121,8 @@ class Replay:
             "schema": "synth.replay/1",
             "network": self.plan.network.name,
             "procs": self.plan.request.procs,
+            "pass": "training" if self.plan.request.training else "forward",
+            "planned_seconds": self.plan.cost if self.plan.timed else None,
             "working_procs": list(self.working),
             "whole_weights": sum(self.plan.whole),
             "machine": self.machine.name,

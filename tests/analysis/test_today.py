@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import synth
-from synth.analysis.today import today
+from synth.analysis.today import Today, today
+from synth.analysis.today_network import laid_out, today_text, with_today, words_in_all
+from synth.analysis.today_network import today as today_of_network
+from synth.cli.main import main
+from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
+from synth.machine.file import load_machine
+from synth.network.file import parse_network
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_json import parse_network_plan
+from synth.network.plan.step_words import moved_words
+from synth.network.planner.planner import plan_network
+from synth.network.request import NetworkRequest
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
+from synth.reports.html.html_network import html_network
 
 CONV = Path(__file__).parents[2] / "examples" / "conv.yaml"
 
@@ -60,3 +75,99 @@ def test_no_rank_without_a_sample() -> None:
 def test_a_contraction_has_no_weights() -> None:
     layer = Layer.einsum("hqd,hkd->hqk", {"h": 3, "q": 10, "k": 12, "d": 6}, name="scores")
     assert rows(synth.plan(layer, 3)).keys() == {"this plan", "tensor", "spatial"}
+
+
+# -- networks ---------------------------------------------------------------------------------------------
+
+NETWORK = """
+network: small
+input: [8, 4, 16, 16]
+layers:
+  - {name: a, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+  - {name: n, batchnorm: {}}
+  - {name: r, relu: {}}
+  - {name: b, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: c, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+"""
+KERNELS = 9 * (4 * 8 + 8 * 16 + 16 * 8)
+
+
+def planned(procs: int, training: bool, objective: str = "words") -> NetworkPlan:
+    machine = load_machine("lassen") if objective == "time" else None
+    asked = NetworkRequest(procs, objective, training, machine=machine, resident_weights=not training)
+    return plan_network(parse_network(NETWORK, "small.yaml"), asked)
+
+
+def of_network(plan: NetworkPlan) -> dict[str, Today]:
+    return {each.name: each for each in today_of_network(plan)}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_words_of_data_parallelism_are_those_that_its_layout_moves(training: bool) -> None:
+    """From the description, with all parameters, and counted from the owners of weights, kernels alone."""
+    plan, found = planned(4, training), of_network(planned(4, training))
+    grids = [PlacedGrid(PerAxis(b=4)) for _ in plan.placed_grids]
+    for name, whole, times in (("DDP", True, 2 * training), ("FSDP2", False, 3 if training else 1)):
+        asked = replace(plan.request, resident_weights=whole and not training, saves=frozenset({"In", "Out"}))
+        assert moved_words(laid_out(plan, asked, grids, whole and training)) == times * KERNELS * 3 / 4
+        others = plan.network.parameters - KERNELS
+        assert others < 100
+        words = found[name].words
+        assert words is not None
+        assert 0 <= words - times * KERNELS * 3 / 4 <= times * others
+
+
+def test_memory_of_ddp_is_that_of_one_process_with_its_samples() -> None:
+    alone = parse_network(NETWORK.replace("[8, 4", "[2, 4"), "alone.yaml")
+    one = plan_network(alone, NetworkRequest(1, training=True, batch_norm="local"))
+    found = of_network(planned(4, training=True))
+    bucket = KERNELS * 4  # a message of all gradients, less than a bucket
+    assert found["DDP"].memory_bytes == one.held_bytes + bucket
+    forward = plan_network(alone, NetworkRequest(1, resident_weights=True))
+    assert of_network(planned(4, training=False))["DDP"].memory_bytes == forward.held_bytes
+
+
+@pytest.mark.parametrize("objective", ["words", "time"])
+def test_tensor_and_spatial_are_the_plans_of_these_strategies(objective: str) -> None:
+    plan = planned(4, training=True, objective=objective)
+    found, singles = of_network(plan), {each.name: each for each in plan.single_strategies}
+    assert found["this plan"].words == words_in_all(plan)
+    assert found["this plan"].memory_bytes == plan.held_bytes
+    for name, axes in (("spatial", "dhw"), ("tensor", "k")):
+        alone = plan_network(plan.network, replace(plan.request, axes=axes))
+        cost = singles["spatial" if name == "spatial" else "filter"].cost
+        assert cost == pytest.approx(alone.cost)
+        if name == "spatial" and objective == "words":
+            assert found[name].words == words_in_all(alone)
+            assert found[name].memory_bytes == alone.held_bytes
+    tensor = [round(s.cost) for name, s in singles.items() if name in ("filter", "channel") and s.cost]
+    if objective == "words":
+        assert found["tensor"].words in [each + sum(plan.words_beside.values()) for each in tensor]
+
+
+def test_what_cannot_be_says_why_and_idle_ranks_are_counted() -> None:
+    found = of_network(planned(16, training=True))
+    assert found["DDP"].how == "b=8, whole weights, 8 ranks idle"
+    plan = synth.plan("examples/networks/tutorial.yaml", 4, pass_="training")
+    assert isinstance(plan, NetworkPlan)
+    spatial = of_network(plan)["spatial"]
+    assert (spatial.words, spatial.memory_bytes) == (None, None)
+    assert spatial.how == "cannot use 4 processes evenly at 10"
+
+
+def test_the_rows_are_in_the_file_the_text_and_the_report(tmp_path: Path) -> None:
+    file, net = tmp_path / "plan.json", tmp_path / "small.yaml"
+    net.write_text(NETWORK)
+    assert main(["plan", str(net), "--procs", "4", "--pass", "training", "--json", "-o", str(file)]) == 0
+    data = parse_network_plan(file.read_text(), "plan.json")
+    plan = planned(4, training=True)
+    assert data == json.loads(json.dumps(with_today(plan)))
+    page, text = html_network(data), today_text(plan)
+    assert page.count("Compared with what you use today") == 1
+    for row in data["today"]:
+        said = f"{row['words']:,}".replace(",", " ")
+        assert said in page
+        assert said in text
+    data["today"][0]["words"] += 1
+    with pytest.raises(synth.InputError, match=r"edited|today"):
+        parse_network_plan(json.dumps(data), "plan.json")

@@ -127,15 +127,16 @@ def _run_network(args: argparse.Namespace) -> int:
         return 0
     plan = network_plan_of(args)
     if args.json:
-        from synth.network.plan.plan_json import to_json
+        from synth.analysis.today_network import with_today
 
-        put(json_text(to_json(plan)), args.output)
+        put(json_text(with_today(plan)), args.output)
     elif args.explain:
         from synth.network.plan.report import explain_margins
 
         show(explain_margins(plan), args.output)
     else:
+        from synth.analysis.today_network import today_text
         from synth.network.plan.report import report
 
-        show(report(plan), args.output)
+        show("\n".join(filter(None, [report(plan), today_text(plan)])), args.output)
     return 0

@@ -72,7 +72,7 @@ def _files(args: argparse.Namespace, made: Replay) -> Iterator[tuple[str, str]]:
     if args.trace:
         yield args.trace, json.dumps(made.chrome_trace()) + "\n"
     if args.report:
-        from synth.network.plan.plan_json import to_json
+        from synth.analysis.today_network import with_today
         from synth.reports.html.html_network import html_network
 
-        yield args.report, html_network(to_json(made.plan), made)
+        yield args.report, html_network(with_today(made.plan), made)

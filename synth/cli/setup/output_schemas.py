@@ -209,6 +209,8 @@ class Replay(Object):
     schema: Literal["synth.replay/1"]
     network: str
     procs: Count
+    pass_: Literal["forward", "training"]
+    planned_seconds: Seconds | None
     working_procs: list[Count]
     whole_weights: Count
     machine: str

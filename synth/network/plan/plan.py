@@ -257,11 +257,10 @@ class NetworkPlan(Tabular):
         """A summary in one line; `report` gives the whole report."""
         work = "training step" if self.request.training else "forward pass"
         work += " with resident weights" if self.request.resident_weights else ""
-        held = self.used_bytes if self.limit_bytes is None else self.held_bytes
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
             f"{len(self.placed_grids)} layers, "
             f"{cost_text(self.request.objective, self.cost, self.words_beside)}{beside}; "
-            f"{show_bytes(held)} per process"
+            f"{show_bytes(self.held_bytes)} per process"
         )

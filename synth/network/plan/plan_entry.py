@@ -124,6 +124,15 @@ class WordsBeside(Row):
     checkpoints: Count = 0
 
 
+class TodayRow(Row):
+    """The plan, or a method in use today: words and bytes of a process; null where `how` says why not."""
+
+    name: Text
+    how: str
+    words: Count | None
+    memory_bytes: Count | None
+
+
 class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     """A plan file of a network."""
 
@@ -150,6 +159,7 @@ class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     digest: str
     beside: WordsBeside | None = None
     margins: MarginsEntry | None = None
+    today: Annotated[list[TodayRow], Meta(max_length=MAX_ROWS)] = []
 
 
 def network_plan_file_schema() -> dict[str, Any]:

@@ -50,7 +50,7 @@ class NetworkPlanFile(Tabular):
 
     @property
     def used_bytes(self) -> int:
-        """The most bytes that any process holds."""
+        """The most bytes that any process holds for one layer, beside what it holds throughout."""
         return int(self.data["memory_words"] * self.data["word_bytes"])
 
     def records(self) -> list[dict[str, Any]]:
@@ -70,8 +70,13 @@ class NetworkPlanFile(Tabular):
         cost = cost_text(self.objective, self.cost, self.data.get("beside") or {})
         work = "training step" if self.data["pass"] == "training" else "forward pass"
         ratio, best = self.data["ratio"], self.data["best_single"]
+        mine, *_ = self.data.get("today") or [{}]
+        held = mine.get("memory_bytes")
+        memory = (
+            f"{show_bytes(self.used_bytes)} for layers, one by one," if held is None else show_bytes(held)
+        )
         beside = "" if ratio is None else f", {ratio:.3f} of the best single strategy ({best})"
         return (
             f"{self.name} on {self.procs} processes, {work}: {len(self.data['layers'])} layers, "
-            f"{cost}{beside}; {show_bytes(self.used_bytes)} per process"
+            f"{cost}{beside}; {memory} per process"
         )

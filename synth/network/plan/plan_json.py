@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from synth.network.plan.plan_entry import (
     LayerRow,
     MarginsEntry,
     NetworkPlanEntry,
+    WordsBeside,
 )
 from synth.planning.plan_entry import converted
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # reading a file must not import numpy
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
 
 
-def to_json(plan: NetworkPlan) -> dict[str, Any]:
+def to_json(plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """`synth.network-plan/1`: decisions and costs. Costs are words or seconds as `objective` says.
 
     `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
@@ -42,7 +43,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     every rank holds the slice of Ker that it uses; its gradient travels in buckets, not in the layer's words.
     `beside`: words that a process receives beyond `cost`, by cause, see `NetworkPlan.words_beside`.
     `margins`, of a plan that has some: the rows beyond its own block, along d, h and w, that a rank computes
-    of every covered tensor, and the words that it fetches of a tensor.
+    of every covered tensor, and the words that it fetches of a tensor. `today`: the plan beside the methods
+    in use today, which the argument of this name gives: words and bytes of a process, all calls included.
     """
     request = plan.request
     best = plan.best_single
@@ -74,6 +76,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         data["beside"] = plan.words_beside
     if plan.margins is not None:
         data["margins"] = plan.margins.to_json()
+    if today:
+        data["today"] = list(today)
     return {**data, "digest": digest_of(data)}
 
 
@@ -226,6 +230,10 @@ def _check_totals(plan: NetworkPlanEntry) -> None:
     if plan.best_single != name:
         raise UsageError(f"best_single is {str(plan.best_single)[:60]!r}, which singles do not say")
     _check_same(plan.ratio, plan.cost / cost if cost else None, "ratio")
+    if plan.today and plan.objective == "words":
+        beside = plan.beside or WordsBeside()
+        every = plan.cost + beside.calls + beside.normalizations + beside.checkpoints
+        _check_same(plan.today[0].words, every, "today.0.words")
 
 
 def _check_same(stated: Any, derived: float | None, key: str) -> None:

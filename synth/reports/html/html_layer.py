@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from synth.analysis.today import Today, today
+from synth.analysis.today import today
 from synth.analysis.tradeoff import memory_curve
 from synth.base.units import show_bytes, show_words
 from synth.planning.comparison import Alternative, by_words, compared
@@ -20,6 +20,7 @@ from synth.planning.summary import algorithm, not_proven, ratio_of
 from synth.reports.html.html_data import MOST_STEPS, report_data
 from synth.reports.html.html_page import render
 from synth.reports.html.svg_charts import tradeoff_chart, words_chart
+from synth.reports.html.today_rows import today_rows
 from synth.reports.text import axes_table, ownership
 from synth.reports.text_costs import memory_stages
 
@@ -39,7 +40,7 @@ def html_report(plan: Plan) -> str:
         axes=axes_table(plan),
         ownership=[" ".join(line.split()) for line in ownership(plan)],
         strategies=strategies(plan),
-        today=today_rows(plan),
+        today=today_rows(today(plan)),
         memory=memory_bars(plan),
         words_chart=Markup(words_chart(plan)),
         tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
@@ -98,25 +99,6 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
         }
 
     return [row(each) for each in by_words(rows)]
-
-
-def today_rows(plan: Plan) -> list[dict[str, Any]]:
-    """The plan beside methods in use today: words and memory of a rank; `percent` is of the most words."""
-    rows = today(plan)
-    total, most = plan.words["total"], max([*(each.words or 0 for each in rows), 1])
-
-    def row(each: Today) -> dict[str, Any]:
-        words, held = each.words, each.memory_bytes
-        return {
-            "name": each.name,
-            "how": each.how,
-            "words": "-" if words is None else show_words(words),
-            "times": "-" if words is None or not total else f"{words / total:.2f}",
-            "memory": "-" if held is None else show_bytes(held),
-            "percent": round(100 * (words or 0) / most, 2),
-        }
-
-    return [row(each) for each in rows]
 
 
 def memory_bars(plan: Plan) -> list[dict[str, Any]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from synth.analysis.today import Today
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES
 from synth.reports.html.html_page import render
 from synth.reports.html.network_strip import AXIS_NAMES, bars, folded, priced, strip
 from synth.reports.html.replay_chart import timeline
+from synth.reports.html.today_rows import today_rows
 
 if TYPE_CHECKING:
     from synth.prediction.replay import Replay
@@ -56,6 +58,7 @@ def html_network(data: dict[str, Any], replayed: Replay | None = None) -> str:
             if any(layer["grid"][axis] > 1 for layer in data["layers"])
         ],
         singles=singles(data),
+        today=today_rows([Today(**row) for row in data.get("today", ())]),
         replay=None if replayed is None else timeline(replayed),
     )
 
@@ -101,11 +104,7 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
             "redistribution",
             f"{beside(moved)}{free} of {len(data['redistributions'])} edges move nothing",
         ),
-        (
-            show_bytes(data["memory_words"] * size),
-            "memory",
-            f"per process, at most; {show_bytes(data['resident_words'] * size)} stay",
-        ),
+        _memory_tile(data, show_bytes(data["memory_words"] * size)),
         (f"{data['gap']:.2%}", "proven gap", f"among the options; at most {over} above any plan"),
         (
             "-" if ratio is None else f"{ratio:.3f}",
@@ -113,6 +112,15 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"which is {data['best_single']}" if data["best_single"] else "none can be used everywhere",
         ),
     ]
+
+
+def _memory_tile(data: dict[str, Any], layers: str) -> tuple[str, str, str]:
+    """What a process holds in a step, where the file says it, else what layers need one by one."""
+    held = next((row["memory_bytes"] for row in data.get("today", ())), None)
+    stay = f"{show_bytes(data['resident_words'] * data['word_bytes'])} stay"
+    if held is None:
+        return layers, "memory of layers, one by one", f"per process, at most; {stay}"
+    return show_bytes(held), "memory", f"per process in a step, at most; layers one by one {layers}, {stay}"
 
 
 def rows(data: dict[str, Any]) -> list[dict[str, Any]]:

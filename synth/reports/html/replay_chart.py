@@ -68,7 +68,7 @@ def timeline(made: Replay) -> dict[str, Any]:
             for i in range(TICKS + 1)
         ],
         "longest": _longest(made),
-        "said": [line.replace("`", "") for line in str(made).splitlines()[:2]],
+        "said": [line.replace("`", "") for line in str(made).splitlines()[: 2 + len(made.left_out)]],
     }
 
 
