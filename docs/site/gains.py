@@ -1,76 +1,88 @@
-"""Draws docs/pictures/gains.svg from the measurements in benchmarks/results: `make pictures`.
+"""Draws docs/pictures/gains.svg from plans of a 3-D U-Net: `make pictures`.
 
-What the busiest of 4 processes moves and holds in a training step, beside other kinds of parallelism.
+What a process holds and receives in a training step with the plan, and with DDP, FSDP2, tensor and spatial
+parallelism: the rows that `synth plan NET.yaml` prints for networks. The text is grey, and the ground
+transparent, so that the picture is readable on light and dark pages.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-
-mpl.use("svg")
-from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks/results/models-60mbit.md"
 PICTURE = ROOT / "docs/pictures/gains.svg"
-# rows of the table of results -> what they are called
-NETWORKS = {
-    "resnet50": "ResNet-50\n16 images",
-    "cosmoflow": "CosmoFlow\n4 volumes",
-    "unet3d": "3-D U-Net\n4 volumes",
-}
-KINDS = {"ours, local": "synth", "DDP": "DDP", "FSDP2": "FSDP2", "tensor": "tensor", "spatial": "spatial"}
-COLOURS = ["#0072b2", "#d9d9d9", "#bdbdbd", "#969696", "#737373"]
-PANELS = ("MB that move per step (log scale)", "MB of parameters, gradients and momenta (log scale)")
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "synth", "font.size": 9, "font.family": "sans-serif"}
+VOLUMES, EXTENT, PROCS = 4, 256, 64
+WIDE, LEFT, GAP, TOP, ROW = 760, 64, 28, 66, 27  # pixels
+GREY, BLUE, BAR = "#76808c", "#1f7fd1", "#9aa3ad"
+Row = tuple[str, float, float, str]  # method, GiB that a process holds, million words that it receives, cut
 
 
-def measured() -> dict[tuple[str, str], tuple[float, float]]:
-    """(network, contender) -> MB moved and MB held of the busiest of 4 processes."""
-    found, network = dict[tuple[str, str], tuple[float, float]](), ""
-    for line in RESULTS.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
-        if len(cells) == 12 and cells[9].replace(".", "").isdigit():
-            network = cells[0] or network
-            found[network, cells[2]] = float(cells[9]), float(cells[10])
-    return found
+def planned() -> list[Row]:
+    """The plan and the methods in use today, of the U-Net of examples/unet3d.py."""
+    sys.path.insert(0, str(ROOT))
+    import torch
 
+    import synth
+    from examples.unet3d import UNet3d
+    from synth.analysis.today_network import today
 
-def main() -> None:
-    """Draw the picture."""
-    rows = measured()
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
-        for panel, (place, title) in enumerate(zip(axes, PANELS, strict=True)):
-            _draw(place, title, panel, rows)
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
+    with torch.device("meta"):  # weights without values
+        model = UNet3d()
+    shape = (VOLUMES, 1, EXTENT, EXTENT, EXTENT)
+    plan = synth.plan_model(model, shape, PROCS, batch_norm="local")
+    return [
+        (
+            "synth" if each.name == "this plan" else each.name,
+            (each.memory_bytes or 0) / 2**30,
+            (each.words or 0) / 1e6,
+            each.how,
         )
-        figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
+        for each in today(plan)
+    ]
 
 
-def _draw(place: Any, title: str, panel: int, rows: dict[tuple[str, str], tuple[float, float]]) -> None:
-    for number, (kind, name) in enumerate(KINDS.items()):
-        known = [
-            (spot, rows[network, kind][panel])
-            for spot, network in enumerate(NETWORKS)
-            if (network, kind) in rows
-        ]
-        at = [spot + 0.18 * (number - 2) for spot, _ in known]
-        bars = place.bar(at, [value for _, value in known], 0.17, label=name, color=COLOURS[number])
-        place.bar_label(bars, fmt="%.3g", fontsize=6, padding=1)
-    place.set_title(title, fontsize=9)
-    place.set_xticks(range(len(NETWORKS)), list(NETWORKS.values()))
-    place.set_yscale("log")
-    place.margins(y=0.12)
-    place.set_yticks([])
-    place.minorticks_off()
-    for side in ("top", "right", "left"):
-        place.spines[side].set_visible(False)
+def svg(rows: list[Row]) -> str:
+    """The picture: two panels of bars on log scales, with the number at the end of each."""
+    wide = (WIDE - LEFT - 2 * GAP) // 2 - 60
+    high = TOP + ROW * len(rows) + 24
+    title = f"3-D U-Net, {VOLUMES} volumes of {EXTENT}³: one training step on {PROCS} processes"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high}" width="{WIDE}" height="{high}" '
+        f'role="img" font-family="system-ui, sans-serif" font-size="13" fill="{GREY}">',
+        f"<title>{title}</title>",
+        f'<text x="0" y="16" font-size="15" font-weight="600">{title}</text>',
+    ]
+    for panel, (name, unit) in enumerate(
+        (("a process holds", "GiB"), ("a process receives", "million words"))
+    ):
+        x = LEFT + panel * (wide + 60 + 2 * GAP)
+        values = [row[1 + panel] for row in rows]
+        low = math.log(min(values) / 3)
+        lines.append(f'<text x="{x}" y="46">{name}, {unit}</text>')
+        for i, (row, value) in enumerate(zip(rows, values, strict=True)):
+            y = TOP + ROW * i
+            long = wide * (math.log(value) - low) / (math.log(max(values)) - low)
+            mine = i == 0
+            bold = f' font-weight="700" fill="{BLUE}"' if mine else ""
+            if not panel:
+                lines.append(f'<text x="0" y="{y + 13}"{bold}>{row[0]}</text>')
+            fill = BLUE if mine else BAR
+            lines.append(f'<rect x="{x}" y="{y}" width="{long:.1f}" height="17" rx="3" fill="{fill}"/>')
+            lines.append(f'<text x="{x + long + 6:.1f}" y="{y + 13}"{bold}>{shown(value)}</text>')
+    idle = next((row[3].split(", ")[-1].split()[0] for row in rows if "idle" in row[3]), "0")
+    foot = (
+        "log scales; planned, without optimizer state; "
+        f"with DDP and FSDP2 {idle} of {PROCS} processes have no volume"
+    )
+    return "\n".join([*lines, f'<text x="0" y="{high - 6}" font-size="12">{foot}</text>', "</svg>"]) + "\n"
+
+
+def shown(value: float) -> str:
+    """Three digits; thousands are separated."""
+    return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}".replace(",", " ")
 
 
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(svg(planned()), encoding="utf-8")

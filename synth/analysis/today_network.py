@@ -167,7 +167,6 @@ def laid_out(
         resident_words=memory.resident_words,
         tilings=tuple(each for each in tilings if each is not None),
         timed=timed,
-        words_of=None,
         busy=None,
         margins=None,
     )

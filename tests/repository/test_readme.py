@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -90,3 +91,23 @@ def test_the_gains_are_those_of_the_results() -> None:
         assert words == pytest.approx(found[1] / 4, abs=0.051)  # float32
         seen += 1
     assert seen == 16
+
+
+PICTURE = ROOT / "docs/pictures/gains.svg"
+
+
+def test_the_first_screen_has_the_numbers_of_its_picture() -> None:
+    first, picture = README.split("| it is for")[0], PICTURE.read_text(encoding="utf-8")
+    numbers = [text for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture) if text[0].isdigit()]
+    assert len(numbers) == 1 + 2 * 5  # the title begins with a digit, too
+    for said in ("5.82 GiB", "70.9 GiB", "102 million words", "66.9 million"):
+        assert said in " ".join(first.split())
+        assert said.split()[0] in numbers
+    assert "60 of 64 processes have no volume" in picture
+
+
+@pytest.mark.slow
+def test_the_picture_is_that_of_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs/site"))
+    gains = importlib.import_module("gains")
+    assert gains.svg(gains.planned()) == PICTURE.read_text(encoding="utf-8"), "run `make pictures`"
