@@ -192,7 +192,7 @@ def _strategies(plan: Plan) -> Any:
     rows = [row for row in by_words(compared(plan)) if row.words is not None]
     figure, axes = framed(height=1.5 + 0.2 * len(rows))
     known = [row.words for row in rows if row.words]
-    least = min([*known, *([plan.bound.words] if plan.bound.words >= 1 else [])], default=1)
+    least = min([*known, *(row.bound for row in rows if row.bound and row.bound >= 1)], default=1)
     zero = least / 2  # where no words are drawn, at the left end of the log scale
     bounds = [(row.bound, place) for place, row in enumerate(rows) if row.bound and row.bound > zero]
     if bounds:

@@ -146,3 +146,12 @@ def is_defined(name: str) -> bool:
     source = place.parent.with_suffix(".py")
     defines = re.compile(rf"^(?:def|class) {place.name}\b", re.M)
     return source.is_file() and bool(defines.search(source.read_text(encoding="utf-8")))
+
+
+def test_every_table_of_results_names_its_commit() -> None:
+    rows = re.findall(
+        r"^\| \[.*\]\(\.\./benchmarks/results/(.*)\.md\) \| [0-9a-f]{8} \| \d{4}-\d\d-\d\d \|$",
+        Path("docs/evidence.md").read_text(encoding="utf-8"),
+        re.M,
+    )
+    assert sorted(rows) == sorted(path.stem for path in Path("benchmarks/results").glob("*.md"))
