@@ -146,3 +146,7 @@ def test_seconds_of_one_network(run: Run) -> None:
     plan = run("plan", *forward, "--objective", "time")
     (row,) = (each for each in predicted["made"] if each["strategy"] == "plan")
     assert row["seconds"] * 1e3 == pytest.approx(number(rf"together {N} ms", plan), rel=1e-3)
+    assert "strategy " in run("predict", *forward, "--csv", "rows.csv")
+    rows = Path("rows.csv").read_text()
+    assert rows == run("predict", *forward, "--csv")
+    assert f"plan,{row['seconds']}," in rows

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from synth.base.atomic_write import put, staged
+from synth.base.atomic_write import put
 from synth.base.errors import UsageError
 from synth.cli.arguments import add_balance, json_text
-from synth.cli.output import show, wants_progress
+from synth.cli.output import wants_progress
 from synth.cli.parser import declare
+from synth.cli.tables import add_forms, write_table
 
 if TYPE_CHECKING:
     from synth.analysis.sweep_table import Study
@@ -43,15 +43,7 @@ def register(subparsers: Any) -> None:
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     command.add_argument("--bounds-only", action="store_true", help="neither relaxation nor plans: instant")
     command.add_argument("--eq3", action="store_true", help="the exact integer optimum of Eq. 3, too (slow)")
-    form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object")
-    form.add_argument(
-        "--csv",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write comma-separated values to FILE, too; without FILE, print them instead",
-    )
+    add_forms(command)
     command.add_argument("--plot", metavar="FILE", help="draw a log-log picture (.svg, .png or .pdf), too")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
 
@@ -67,14 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
         picture_format(args.plot)
         draw(sweep_figure(made), args.plot)
-    if args.csv == "-":
-        put(made.to_csv(), args.output)
-        return 0
-    with staged(args.csv, made.to_csv().encode()) if args.csv else nullcontext():
-        if args.json:
-            put(json_text(made.to_json()), args.output)
-        else:
-            show(str(made), args.output)
+    write_table(args, made, args.output)
     return 0
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from synth.base.units import whole
-from synth.cli.arguments import json_text
-from synth.cli.output import show
 from synth.cli.parser import declare
+from synth.cli.tables import add_forms, write_table
 
 
 def register(subparsers: Any) -> None:
@@ -57,7 +55,7 @@ def register(subparsers: Any) -> None:
     command.add_argument(
         "--reuse", type=float, default=1.0, metavar="G", help="--table3: memory reuse, 0 to 1"
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+    add_forms(command)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,8 +77,5 @@ def run(args: argparse.Namespace) -> int:
         flows=args.flows,
         reuse=args.reuse,
     )
-    if args.json:
-        sys.stdout.write(json_text(made.to_json()))
-    else:
-        show(f"{made}\n")
+    write_table(args, made)
     return 0
