@@ -14,7 +14,9 @@ grouped convolution and the matrix product are one problem.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 Axis = Literal["b", "g", "d", "h", "w", "c", "k"]
@@ -82,13 +84,14 @@ Order = tuple[Axis, ...]  # all axes in the order that numbers the ranks; the la
 ROW_MAJOR: Order = AXES
 
 
-def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
+@lru_cache(maxsize=1 << 14)
+def strides(grid: PerAxis, order: Order) -> Mapping[Axis, int]:
     """Axis -> the difference in rank between neighbours along it."""
     stride, result = 1, dict[Axis, int]()
     for axis in reversed(order):
         result[axis] = stride
         stride *= getattr(grid, axis)
-    return result
+    return MappingProxyType(result)
 
 
 def placement(grid: PerAxis, order: Iterable[str]) -> Order:

@@ -63,7 +63,7 @@ class Distribution:
 
     @cached_property
     def _steps(self) -> PerAxis:
-        return PerAxis(**strides(self.grid, self.order))
+        return per_axis(strides(self.grid, self.order).__getitem__)
 
     def at(self, rank: int) -> PerAxis:
         """Grid coordinates of a rank."""

@@ -12,7 +12,6 @@ from random_networks import distinct_layers
 
 from synth.network.edges import edge_prices
 from synth.network.file import parse_network
-from synth.network.grids import row_bank
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
 from synth.network.planner.candidates import GridCandidates
@@ -85,10 +84,9 @@ def test_distinct_layers_are_planned_in_linear_time() -> None:
 
 
 def test_what_is_not_kept_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boxes of few classes are held, and pairs of few rows: a plan does not depend on it."""
+    """Boxes of few classes are held: a plan does not depend on it."""
     network, request = parse_network(chain(6), "chain.yaml"), NetworkRequest(64, training=True)
     plan = plan_network(network, request)
     monkeypatch.setattr(edge_prices, "HELD_BYTES", 0)
-    monkeypatch.setattr(row_bank, "MOST_ROWS", 7)
     made = plan_network(network, request)
     assert (made.cost, made.placed_grids) == (plan.cost, plan.placed_grids)

@@ -229,6 +229,6 @@ def test_rows_that_layers_share_change_no_words() -> None:
             own.append(OwnedBoxes(nest, some, 128).rows(tensor))  # type: ignore[arg-type]
             rows.append(bank.boxes(row_numbers(bank, nest, tensor, some)))  # type: ignore[arg-type]
             assert all(map(np.array_equal, own[-1].spans, rows[-1].spans))
-        alone, shared = moved_words(own[0], own[1], {}), moved_words(rows[0], rows[1], {}, bank=bank)
+        alone, shared = moved_words(own[0], own[1], {}), moved_words(rows[0], rows[1], {})
         assert all(map(np.array_equal, alone, shared))
         assert alone[0].any()

@@ -73,7 +73,7 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
                     continue
                 (count,) = _exact(candidates, [grid], turned)
                 assert counted_grids._counted([(counted, turned, [grid])]) == [[count]]
-                assert counted._least_turned[turned][candidates.grids.places[grid]] <= count
+                assert counted._least_turned[turned].at([candidates.grids.places[grid]])[0] <= count
                 assert (
                     cut[grid].shard_cuts == Distribution(cut.nest, grid, resident=request.resident).shard_cuts
                 )

@@ -159,7 +159,7 @@ class EdgePrices:
             known[np.ix_(rows, columns)] = 0
             return
         back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
-        words = redistribution_words(edge, before, after, single=single, back=back, bank=self._bank)
+        words = redistribution_words(edge, before, after, single=single, back=back)
         known[np.ix_(rows, columns)] = words
         self._hold(ends)
 

@@ -8,6 +8,7 @@ are equal. The others are counted on all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,10 @@ import numpy as np
 from synth.layer.window import Window
 from synth.network.edges.user_rows import rows_before
 from synth.network.grids.box_rows import Array, BoxRows, distinct
-from synth.network.grids.row_bank import RowBank, least_common
 
 FEW_RANKS = 64  # up to so many ranks, all pairs are counted on all of them
 GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly
+TOGETHER = 32  # pairs that are counted together on all ranks
 SAMPLE = 32  # ranks of a first look, beside those that want or have the most
 
 
@@ -27,35 +28,35 @@ def moved_words(
     target: BoxRows,
     windows: dict[int, Window],
     back: bool = True,
-    bank: RowBank | None = None,
 ) -> tuple[Array, Array]:
     """Words that the most-receiving rank receives: of the value, and of its gradient on the way back.
 
     `windows`, from `windows_with_gaps`, translate rows of the source if the target skips rows. Rows that no
     window reads have no gradient. Both results have one entry per (source option, target option). Without
-    `back`, the second one is 0. bank: in which the rows of both have their numbers, if they have.
+    `back`, the second one is 0.
     """
     for at, window in windows.items():
         source = source.along(at, partial(rows_before, window))
-    pairs = _Pairs(source, target, back, bank)
+    pairs = _Pairs(source, target, back)
     if pairs.ranks <= FEW_RANKS:
         return pairs.at_ranks(np.arange(pairs.ranks))
     found = pairs.at_ranks(pairs.sample())
-    most = pairs.at_most()
-    open_ = (found[0] < most[0]) | (found[1] < most[1])
-    for option in np.flatnonzero(open_.any(axis=1)).tolist():
-        others = np.flatnonzero(open_[option])
-        for table, words in zip(found, pairs.on_all_ranks(option, others), strict=True):
-            table[option, others] = words
+    one, other = np.nonzero(pairs.open(found, pairs.most_wanted, pairs.most_had[:, None]))
+    some = tuple(words[one, other] for words in found)
+    still = pairs.open(some, *pairs.at_most(one, other))
+    one, other = one[still], other[still]
+    for first in range(0, len(one), TOGETHER):
+        part = one[first : first + TOGETHER], other[first : first + TOGETHER]
+        for table, words in zip(found, pairs.on_all_ranks(*part), strict=True):
+            table[part] = words
     return found
 
 
 class _Pairs:
     """All pairs of an option of the source and one of the target."""
 
-    def __init__(self, source: BoxRows, target: BoxRows, back: bool, bank: RowBank | None) -> None:
+    def __init__(self, source: BoxRows, target: BoxRows, back: bool) -> None:
         self.source, self.target, self.back = source, target, back
-        self.bank = bank if source.number and target.number else None
         self.want, self.have = target.volumes, source.volumes  # (option, rank)
         self.ranks = self.want.shape[1]
         self.most_wanted, self.most_had = target.most, source.most
@@ -98,40 +99,45 @@ class _Pairs:
         rows: Array = np.maximum(common, 0).astype(self.integer, copy=False)
         return rows
 
-    def at_most(self) -> tuple[Array, Array]:
-        """Numbers that no rank's words exceed, there and back."""
-        there = back = self.scale.astype(np.int64)
+    def open(self, found: Sequence[Array], most: Array, most_back: Array) -> Array:
+        """The pairs whose words, there or back, may be more than those found."""
+        may: Array = (found[0] < most) | (found[1] < most_back if self.back else False)
+        return may
+
+    def at_most(self, one: Array, other: Array) -> tuple[Array, Array]:
+        """Numbers that no rank's words exceed, there and back, by pair of options."""
+        there = back = np.broadcast_to(self.scale.astype(np.int64), one.shape)
         for d in self.split:
-            pairs = self.source.row[d][:, None], self.target.row[d]
-            least, least_back = self._least_common(d)
-            there, back = there * least[pairs], back * least_back[pairs]
-        bound = self.most_wanted - there
-        return bound, self.most_had[:, None] - back if self.back else np.zeros_like(bound)
+            width = len(self.target.low[d])
+            rows = self.source.row[d][one] * width + self.target.row[d][other]
+            different, of_pair = np.unique(rows, return_inverse=True)
+            least, least_back = self._least_common(d, *np.divmod(different, width))
+            there, back = there * least[of_pair], back * least_back[of_pair]
+        return self.most_wanted[other] - there, self.most_had[one] - back
 
-    def _least_common(self, d: int) -> tuple[Array, Array]:
-        """The least rows in common, of the ranks that want some, and of those that have some.
-
-        Both by (row of the source, row of the target).
-        """
-        source, target = self.source, self.target
-        if self.bank is not None:
-            return self.bank.least_common(d, source.number[d], target.number[d])
-        others = target.low[d], target.high[d]
-        rows = [least_common(row, others) for row in zip(source.low[d], source.high[d], strict=True)]
-        there, back = np.stack(rows, axis=1)
+    def _least_common(self, d: int, one: Array, other: Array) -> tuple[Array, Array]:
+        """The least rows in common of pairs of rows, by the ranks that want some, and that have some."""
+        there, back = np.empty((2, len(one)), np.int64)
+        for first in range(0, len(one), TOGETHER):
+            at = slice(first, first + TOGETHER)
+            low, high = self.source.low[d][one[at]], self.source.high[d][one[at]]
+            low2, high2 = self.target.low[d][other[at]], self.target.high[d][other[at]]
+            rows = np.maximum(np.minimum(high, high2) - np.maximum(low, low2), 0)
+            most = rows.max(initial=0)
+            there[at] = np.where(high2 > low2, rows, most).min(axis=1)
+            back[at] = np.where(high > low, rows, most).min(axis=1)
         return there, back
 
-    def on_all_ranks(self, option: int, others: Array) -> tuple[Array, Array]:
-        """The words of one option of the source and some of the target."""
-        common = np.broadcast_to(self.scale, (len(others), self.ranks))
+    def on_all_ranks(self, one: Array, other: Array) -> tuple[Array, Array]:
+        """The words of pairs of options."""
+        common = np.broadcast_to(self.scale, (len(one), self.ranks))
         for d in self.split:
-            one, rows = self.source.row[d][option], self.target.row[d][others]
-            high = np.minimum(self.source.high[d][one], self.target.high[d][rows])
-            common = common * np.maximum(
-                high - np.maximum(self.source.low[d][one], self.target.low[d][rows]), 0
-            )
-        there = (self.want[others] - common).max(axis=1)
-        return there, (self.have[option] - common).max(axis=1) if self.back else np.zeros_like(there)
+            row, row2 = self.source.row[d][one], self.target.row[d][other]
+            high = np.minimum(self.source.high[d][row], self.target.high[d][row2])
+            low = np.maximum(self.source.low[d][row], self.target.low[d][row2])
+            common = common * np.maximum(high - low, 0)
+        there = (self.want[other] - common).max(axis=1)
+        return there, (self.have[one] - common).max(axis=1) if self.back else np.zeros_like(there)
 
 
 def _all_whole(*bounds: Array) -> bool:

@@ -20,7 +20,6 @@ from synth.network.edges.user_rows import user_bounds, windows_with_gaps
 from synth.network.graph import Edge, Network, Path
 from synth.network.grids.box_rows import FLAT, Array, BoxRows
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.row_bank import RowBank
 
 
 class Boxes(Protocol):
@@ -54,12 +53,10 @@ def redistribution_words(
     *,
     single: Sequence[bool],
     back: bool,
-    bank: RowBank | None = None,
 ) -> Array:
     """Words of an edge by (source option, target option).
 
     single: see `single_positions`. back: whether to add the words of the gradient.
-    bank: in which the rows of both ends have their numbers, if they have.
     Of an edge that ends where it begins, only entries with twice the same option have a meaning.
     """
     layer_class = target.layer_class
@@ -81,7 +78,7 @@ def redistribution_words(
     if edge.channels:
         parts = ((each.source, each.target, each.count) for each in edge.channels)
         pairs = [cut_channels(have, want, part) for part in parts]
-    words = [there + again for there, again in (moved_words(*pair, windows, back, bank) for pair in pairs)]
+    words = [there + again for there, again in (moved_words(*pair, windows, back) for pair in pairs)]
     total: Array = np.sum(words, axis=0)
     return total
 

@@ -25,14 +25,12 @@ FLAT = ("b", "channel", "d", "h", "w")  # the dimensions of a box: channels of a
 class BoxRows:
     """Boxes by (option, rank), with one entry per dimension of `FLAT`.
 
-    low, high: the bounds, by (row, rank). row: option -> its row. number: row -> its number in a `RowBank`;
-    () for boxes that are in none.
+    low, high: the bounds, by (row, rank). row: option -> its row.
     """
 
     low: tuple[Array, ...]
     high: tuple[Array, ...]
     row: tuple[Array, ...]
-    number: tuple[Array, ...] = ()
 
     @classmethod
     def of(cls, boxes: Spans) -> BoxRows:
@@ -84,7 +82,6 @@ class BoxRows:
             tuple(low[kept] for low, (kept, _) in zip(self.low, used, strict=True)),
             tuple(high[kept] for high, (kept, _) in zip(self.high, used, strict=True)),
             tuple(row for _, row in used),
-            tuple(number[kept] for number, (kept, _) in zip(self.number, used, strict=False)),
         )
 
     def along(self, at: int, change: Callable[[Array], Array]) -> BoxRows:

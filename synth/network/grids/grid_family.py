@@ -8,6 +8,7 @@ processes. These need not be balanced, because the time model charges the extra 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def _within(space: Space, cap: int | None = None, most: int | None = None) -> Ar
     cap = rest if cap is None else cap
     integer: Any = np.int64 if max(rest << 7, cap) * space.procs < 2**62 else object
     rows, used, work = NONE_CUT, np.ones(1, np.int64), np.ones(1, integer)
-    for axis in AXES:
+    for axis in AXES[:-1]:
         rest //= getattr(space.nest.extents, axis)
         extended, options = [], space.counts(axis)
         together = max(1, AT_ONCE // max(1, len(rows)))
@@ -101,15 +102,38 @@ def _within(space: Space, cap: int | None = None, most: int | None = None) -> Ar
         if most is not None and len(index) > most:
             raise _TooManyError
         rows, used = np.column_stack([rows[index], counts]), used[index] * counts
-    return rows[used == space.procs] if space.exact else rows
+    index, counts = _last_counts(space, space.procs // used, cap // work)
+    if most is not None and len(index) > most:
+        raise _TooManyError
+    return np.column_stack([rows[index], counts])
+
+
+def _last_counts(space: Space, remaining: Array, largest: Array) -> tuple[Array, Array]:
+    """(row, count of the last axis) of all counts that rows admit.
+
+    remaining, largest: the most processes, and the most positions of a block along that axis, by row. Blocks
+    shrink as counts grow, so a row admits counts in succession.
+    """
+    options = np.array(space.counts(AXES[-1]), np.int64)
+    blocks = np.array([space.block(AXES[-1], count) for count in options.tolist()], np.int64)
+    largest = np.minimum(largest, blocks[:1]).astype(np.int64)
+    first = len(blocks) - np.searchsorted(blocks[::-1], largest, "right")
+    if space.exact:
+        first = np.maximum(first, np.searchsorted(options, remaining))
+    many = np.maximum(0, np.searchsorted(options, remaining, "right") - first)
+    index = np.repeat(np.arange(len(many)), many)
+    at = np.arange(len(index)) + np.repeat(first - (np.cumsum(many) - many), many)
+    return index, options[at]
 
 
 def _distinct(rows: Array) -> Array:
     """The rows in ascending order, each once."""
-    ordered: Array = rows[np.lexsort(rows.T[::-1])]
-    if len(rows):
-        ordered = ordered[np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])]
-    return ordered
+    radix = rows.max(axis=0, initial=0) + 1
+    if math.prod(radix.tolist()) >= 2**63:
+        return np.unique(rows, axis=0)
+    step = np.concatenate([np.cumprod(radix[:0:-1])[::-1], [1]])
+    found: Array = rows[np.unique(rows @ step, return_index=True)[1]]
+    return found
 
 
 def _single_intervals(nest: Nest, rows: Array) -> Array:

@@ -12,18 +12,22 @@ import numpy as np
 from synth.layer.axes import AXES, X_AXES, PerAxis
 from synth.network.grids.box_rows import Array
 
+FEW = 1 << 12  # counts of which a table is always small
+
 
 class GridTable:
     """The grids of a family with lower bounds of their cost. A grid's place is its position here.
 
-    rows: the process counts, by (place, axis); grids with equal bounds in the order of these. bounds: by
-    place. size: grids of the family. Those that are appended later have the places from there on, and belong
-    to no selection of grids that split certain axes.
+    rows: the process counts, by (place, axis), given in ascending order; grids with equal bounds keep it.
+    bounds: by place. size: grids of the family. Those that are appended later have the places from there on,
+    and belong to no selection of grids that split certain axes.
     """
 
     def __init__(self, rows: Array, bounds: Array) -> None:
-        order = np.lexsort((*rows.T[::-1], bounds))
-        self.rows, self.bounds, self.size = rows[order], bounds[order], len(rows)
+        order = np.argsort(bounds, kind="stable")
+        self._ascending: Array = np.empty(len(rows), np.int32)
+        self._ascending[order] = np.arange(len(rows), dtype=np.int32)
+        self.rows, self.bounds, self.size = _narrow(rows)[order], bounds[order], len(rows)
         self._within: dict[str, Array] = {}
         self._with_x: dict[PerAxis, Array] = {}
 
@@ -31,7 +35,7 @@ class GridTable:
         """Grids outside the family, with their bounds."""
         new = {grid: bound for grid, bound in bounds.items() if grid not in self.places}
         self.places.add(new, len(self.rows))
-        self.rows = np.concatenate([self.rows, np.array(list(new), np.int64).reshape(-1, len(AXES))])
+        self.rows = np.concatenate([self.rows, np.array(list(new), np.int32).reshape(-1, len(AXES))])
         self.bounds = np.concatenate([self.bounds, list(new.values())])
 
     def grid(self, place: int) -> PerAxis:
@@ -49,17 +53,17 @@ class GridTable:
     @cached_property
     def places(self) -> Places:
         """Grid -> its place."""
-        return Places(self.rows)
+        return Places(self.rows[: self.size], self._ascending)
 
-    @cached_property
+    @property
     def parts(self) -> Any:
-        """The counts of the grids of the family."""
+        """The counts of the grids of the family. With what it keeps they take more bytes than the table."""
         return parts_of(self.rows[: self.size])
 
     @cached_property
     def sizes(self) -> Array:
         """The processes of the grids of the family, by place."""
-        found: Array = self.rows[: self.size].prod(axis=1)
+        found: Array = self.rows[: self.size].prod(axis=1, dtype=np.int32)
         return found
 
     def within(self, axes: str) -> Array:
@@ -84,13 +88,13 @@ class GridTable:
 
 
 class Places:
-    """Grid -> its place, for grids that are given by (place, axis).
+    """Grid -> its place, for grids that are given by (place, axis). ascending: their places in this order.
 
     A place is searched for when it is first asked for: a dictionary of all grids takes ten times their bytes.
     """
 
-    def __init__(self, rows: Array) -> None:
-        self._rows, self._ascending = rows, np.lexsort(rows.T[::-1]).astype(np.int32)
+    def __init__(self, rows: Array, ascending: Array) -> None:
+        self._rows, self._ascending = rows, ascending
         self._known: dict[tuple[int, ...], int] = {}
 
     def add(self, grids: Iterable[PerAxis], first: int) -> None:
@@ -127,25 +131,34 @@ class Parts(PerAxis):
         """The different counts along an axis, and by grid the place of its own among them."""
         known: dict[str, tuple[Array, Array]] = self.__dict__
         if axis not in known:
-            known[axis] = np.unique(getattr(self, axis), return_inverse=True)
+            known[axis] = _different(getattr(self, axis))
         return known[axis]
 
-    def some(self, places: Array) -> Parts:
-        """The counts of some of the grids. Some different ones may be of none of these."""
-        columns: Any = self
-        few = Parts(*(counts[places] for counts in columns))
-        few.__dict__.update({axis: (counts, kind[places]) for axis, (counts, kind) in self.__dict__.items()})
-        return few
+
+def _narrow(rows: Array) -> Array:
+    """The same counts in few bytes."""
+    integer: Any = np.int16 if rows.max(initial=0) < 2**15 else np.int32
+    return rows.astype(integer)
+
+
+def _different(counts: Array) -> tuple[Array, Array]:
+    """The different counts, ascending, and by grid the place of its own among them."""
+    most = int(counts.max(initial=0))
+    if most > len(counts) + FEW:  # then sorting is faster than a table
+        return np.unique(counts, return_inverse=True)
+    seen = np.zeros(most + 1, dtype=bool)
+    seen[counts] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[counts]
 
 
 def parts_of(rows: Array) -> Any:
     """The counts of grids that are given by (grid, axis)."""
-    return Parts(*rows.T)
+    return Parts(*rows.T.astype(np.int64))
 
 
 def grids_of(rows: Array) -> list[PerAxis]:
     """Grids that are given by (grid, axis)."""
-    return [PerAxis(*row) for row in rows.tolist()]
+    return list(map(PerAxis._make, rows.tolist()))
 
 
 def splits_only(rows: Array, axes: str) -> Array:

@@ -154,5 +154,5 @@ def row_numbers(
         steps = strides(each.grid, each.order)
         parts_of = zip(AXES, each.grid, strict=True)
         cuts: dict[Axis, Cut] = {axis: (parts, steps[axis]) for axis, parts in parts_of if parts > 1}
-        some.append((cuts, each.grid.size, owner.shard_cut(tensor)))
+        some.append((cuts, each.grid.size, owner.shard_cuts[tensor]))
     return bank.numbers(nest, tensor, some)

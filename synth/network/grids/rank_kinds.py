@@ -72,8 +72,10 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
 @lru_cache(maxsize=1 << 14)
 def _offsets(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...], steps: tuple[int, ...]) -> Array:
     """By member of every kind, its distance from the first rank of the group. steps: by cut."""
-    found: Array = np.array(steps, np.int32) @ _places_of_members(cuts, shards)
-    return found
+    offset: Array = np.zeros(1, np.int32)
+    for step, places in zip(steps, _places_of_members(cuts, shards), strict=True):
+        offset = offset + np.int32(step) * places
+    return offset
 
 
 def few_ranks(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]) -> Array:
@@ -101,25 +103,25 @@ def _cut(nest: Nest, axis: Axis, parts: int) -> CutAxis:
 
 
 @lru_cache(maxsize=4096)
-def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...]) -> Array:
-    """The coordinates of members of a group, one member of every kind, by (cut, member)."""
+def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...]) -> tuple[Array, ...]:
+    """The coordinates of members of a group, one member of every kind; an array for every cut."""
     kinds = [_places(*each) for each in cuts]
     if not shards:
         grid = np.meshgrid(*(places for places, _ in kinds), indexing="ij")
-        return np.stack(grid).reshape(len(cuts), -1)
-    members = np.indices([each.parts for each in cuts], np.int32).reshape(len(cuts), -1)
-    code: Array = np.zeros(members.shape[1], np.int64)
+        return tuple(each.reshape(-1) for each in grid)
+    code: Array = np.zeros(1, np.int64)
     codes = 1
-    for at, (places, kind) in zip(members, kinds, strict=True):
-        code = code * len(places) + kind[at]
+    for places, kind in kinds:
+        code = (code[:, None] * len(places) + kind).reshape(-1)
         codes *= len(places)
     for each in shards:
-        part = np.arange(members.shape[1]) // each.between % each.parts
+        part = np.arange(each.parts)
         shape = (part < each.short) * 2 + (part < each.shorter) if each.alike else part
         shapes = SHAPES if each.alike else each.parts
-        code = code * shapes + shape
+        code = (code.reshape(-1, each.parts, each.between) * shapes + shape[:, None]).reshape(-1)
         codes *= shapes
-    return members[:, _first_of_each(code, codes)]
+    members = np.unravel_index(_first_of_each(code, codes), [each.parts for each in cuts])
+    return tuple(each.astype(np.int32) for each in members)
 
 
 def _first_of_each(code: Array, codes: int) -> Array:

@@ -2,7 +2,7 @@
 
 The bounds of boxes along a dimension follow from a few numbers: the extent, the cut of the grid and that of
 the shards. Layers of one network share most of them. So rows are computed once for all layers and both their
-tensors, and what redistributions compute of a pair of rows once for all edges.
+tensors.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from synth.schedule.shard_cuts import ShardCut, radix
 Cut = tuple[int, int]  # parts, and ranks or members between two of them
 WHOLE: Cut = (1, 1)
 CHANNEL = FLAT.index("channel")
-UNKNOWN = -1
-MOST_ROWS = 512  # along a dimension, of which all pairs are kept
 
 
 class RowKey(NamedTuple):
@@ -48,7 +46,6 @@ class RowBank:
         self._number: list[dict[RowKey, int]] = [{} for _ in FLAT]
         self._by_bounds: list[dict[bytes, int]] = [{} for _ in FLAT]
         self._rows: list[list[tuple[Array, Array]]] = [[] for _ in FLAT]
-        self._least: list[Array] = [np.empty((2, 0, 0), np.int64) for _ in FLAT]
 
     def numbers(
         self, nest: Nest, tensor: Tensor, some: Iterable[tuple[Mapping[Axis, Cut], int, ShardCut]]
@@ -76,42 +73,14 @@ class RowBank:
 
     def boxes(self, numbers: Array) -> BoxRows:
         """The boxes whose rows have some numbers, by (grid, dimension)."""
-        lows, highs, own, kept = [], [], [], []
+        lows, highs, own = [], [], []
         for rows, column in zip(self._rows, numbers.T.tolist(), strict=True):
             first, row = first_of_kinds(column)
-            kept.append(np.array([column[each] for each in first], np.intp))
             low, high = _stacked(rows, [column[each] for each in first])
             lows.append(low)
             highs.append(high)
             own.append(row)
-        return BoxRows(tuple(lows), tuple(highs), tuple(own), tuple(kept))
-
-    def least_common(self, at: int, source: Array, target: Array) -> tuple[Array, Array]:
-        """`least_common` of rows with some numbers. Each pair of the first rows is computed once.
-
-        Layers share few of the later rows, and all pairs would take memory by the square of the layers.
-        """
-        rows = self._rows[at]
-        if max(source.max(initial=0), target.max(initial=0)) >= MOST_ROWS:
-            others, own = (_stacked(rows, some.tolist()) for some in (target, source))
-            there, back = np.stack([least_common(row, others) for row in zip(*own, strict=True)], axis=1)
-            return there, back
-        self._grow(at)
-        known = self._least[at]
-        pairs = np.ix_(source, target)
-        missing = known[0][pairs] == UNKNOWN
-        for one in np.flatnonzero(missing.any(axis=1)).tolist():
-            some = target[missing[one]].tolist()
-            (low,), (high,) = _stacked(rows, [int(source[one])])
-            known[:, source[one], some] = least_common((low, high), _stacked(rows, some))
-        return known[0][pairs], known[1][pairs]
-
-    def _grow(self, at: int) -> None:
-        known, size = self._least[at], min(MOST_ROWS, len(self._rows[at]))
-        before = known.shape[1]
-        if before < size:
-            self._least[at] = np.full((2, 2 * size, 2 * size), UNKNOWN, np.int64)
-            self._least[at][:, :before, :before] = known
+        return BoxRows(tuple(lows), tuple(highs), tuple(own))
 
 
 def _digest(low: Array, high: Array) -> bytes:
@@ -130,21 +99,6 @@ def _stacked(rows: Sequence[Spans], some: Sequence[int]) -> Spans:
     """The bounds of some rows, by (row, rank), in integers for products."""
     low, high = (np.stack([rows[each][end] for each in some]) for end in (0, 1))
     return (low.astype(np.int32), high.astype(np.int32)) if low.dtype == np.int16 else (low, high)
-
-
-def least_common(row: Spans, others: Spans) -> Array:
-    """The least rows in common of one row of a source and some of targets.
-
-    First of the ranks that want some of the target, then of those that have some of the source.
-    """
-    (low, high), (low2, high2) = row, others
-    most = max(int((high2 - low2).max()), int((high - low).max()))
-    wanted, had = high2 > low2, high > low
-    rows = np.minimum(high, high2) - np.maximum(low, low2)
-    there = (rows if wanted.all() else np.where(wanted, rows, most)).min(axis=1)
-    back = (rows if had.all() else np.where(had, rows, most)).min(axis=1)
-    least: Array = np.maximum(np.stack([there, back]), 0)
-    return least
 
 
 def _keys(

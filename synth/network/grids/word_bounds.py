@@ -10,8 +10,7 @@ all of them (even), or those with the largest blocks (loaded). The best of a few
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -72,19 +71,21 @@ def _halo(nest: Nest, parts: Any) -> Array:
 def least_words(nest: Nest, layer_class: LayerClass, request: NetworkRequest, parts: Any) -> Array:
     """Lower bounds of the words of some grids of a nest, which may be turned: the best of all sets of ranks.
 
-    Words are whole numbers, and so are the bounds. parts: see `grid_table.parts_of`.
+    Words are whole numbers, and so are the bounds. parts: see `grid_table.parts_of`. Of axes that have no
+    window, extents may be arrays by grid.
     """
-    even, loaded = ({axis: _along(nest, axis, parts, each) for axis in AXES} for each in (0, 1))
+    even, loaded = ({axis: _along(nest, axis, parts, each) for axis in AXES} for each in (False, True))
     uneven = [
         axes
         for axes in LOADED
         if any(bool((even[axis].places != loaded[axis].places).any()) for axis in axes)
     ]
     best: Array = np.zeros(np.shape(parts.b))
+    volumes = _Volumes(nest)
     for chosen in product((False, True), repeat=len(uneven)):
         at = {"g"}.union(*(axes for axes, each in zip(uneven, chosen, strict=True) if each))
         along: dict[str, _Along] = {axis: loaded[axis] if axis in at else even[axis] for axis in AXES}
-        best = np.maximum(best, _mean_of(nest, layer_class, request, parts, along))
+        best = np.maximum(best, _mean_of(volumes, layer_class, request, parts, along))
     found: Array = np.ceil(best * BELOW).astype(np.int64)
     return found
 
@@ -105,16 +106,17 @@ class _Along(NamedTuple):
     added: Array
 
 
-def _along(nest: Nest, axis: Axis, parts: Any, loaded: int) -> _Along:
-    counts, kind = parts.kinds(axis)
+def _along(nest: Nest, axis: Axis, parts: Any, loaded: bool) -> _Along:
     if axis in SPATIAL:
-        table = np.array([_rows(nest.windows[axis], count)[loaded] for count in counts.tolist()])
-    else:
-        extent = getattr(nest.extents, axis)
-        longer = extent % counts if loaded else np.zeros_like(counts)
-        block = np.ceil(extent / counts) if loaded else extent / counts
-        table = np.stack([np.where(longer, longer, counts), *[block] * 5], axis=1)
-    return _Along(*(table if len(counts) == 1 else table[kind]).T)
+        counts, kind = parts.kinds(axis)
+        table = np.array([_rows(nest.windows[axis], count)[loaded] for count in counts.tolist()]).T
+        return _Along(*(table if len(counts) == 1 else table[:, kind]))
+    extent, counts = getattr(nest.extents, axis), getattr(parts, axis)
+    if (counts == counts[0]).all():
+        counts = counts[:1]
+    longer = extent % counts if loaded else 0
+    block = np.ceil(extent / counts) if loaded else extent / counts
+    return _Along(np.where(longer, longer, counts).astype(float), block, block, block, block, block)
 
 
 @cache
@@ -133,8 +135,42 @@ def _rows(window: Window, parts: int) -> tuple[tuple[float, ...], tuple[float, .
     )
 
 
+class _Volumes:
+    """Products of a field of `_Along` over the dimensions of a tensor, each of the same factors once."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self._known: dict[tuple[Any, ...], Array] = {}
+
+    def of(self, tensor: Tensor, along: Mapping[str, _Along], field: str) -> Array:
+        """The product of a field, where a dimension has no window of the block."""
+        framed = self.nest.framed(tensor)
+        factors = [
+            getattr(along[dim], field if dim in framed else "block") for dim in DIMS[tensor] if dim in along
+        ]
+        return self._product(np.array(self.nest.taps if tensor == "Ker" else 1.0), factors)
+
+    def members(self, tensor: Tensor, along: Mapping[str, _Along]) -> Array:
+        """The coordinates of members of the tensor's group."""
+        return self._product(np.ones(()), [along[axis].places for axis in LACKS[tensor]])
+
+    def _product(self, first: Array, factors: Sequence[Array]) -> Array:
+        """`least_words` keeps the factors, so each is known by its place in memory."""
+        key = float(first), *map(id, factors)
+        if key not in self._known:
+            words = first
+            for each in factors:
+                words = words * each
+            self._known[key] = words
+        return self._known[key]
+
+
 def _mean_of(
-    nest: Nest, layer_class: LayerClass, request: NetworkRequest, parts: Any, along: Mapping[str, _Along]
+    volumes: _Volumes,
+    layer_class: LayerClass,
+    request: NetworkRequest,
+    parts: Any,
+    along: Mapping[str, _Along],
 ) -> Array:
     """At most the mean words of the ranks at some coordinates, by grid."""
     passes = layer_class.passes(request.training)
@@ -144,26 +180,15 @@ def _mean_of(
         if tensor == "Ker" and (not layer_class.weighted or request.resident_weights):
             continue
         sums = sum(WRITES[pass_] == tensor for pass_ in passes)
-        group = math.prod(getattr(parts, axis) for axis in LACKS[tensor])
-        members = math.prod(along[axis].places for axis in LACKS[tensor])
-        read, both = (_volume(nest, tensor, along, field) for field in ("read", "both"))
+        group, members = parts.of(LACKS[tensor]), volumes.members(tensor, along)
+        read, both = (volumes.of(tensor, along, field) for field in ("read", "both"))
         if times[tensor]:
             total = total + times[tensor] * (read - both / members)
         if sums:
-            owned, added = (_volume(nest, tensor, along, field) for field in ("owned", "added"))
+            owned, added = (volumes.of(tensor, along, field) for field in ("owned", "added"))
             of_all = (read * (group - 1) + added - both) / group
             of_some = (group - 1) * np.maximum(0.0, owned / group - (owned - both) / members)
             if tensor == "Ker":  # members of several axes: those in the set may own less than others
                 of_some = np.zeros(())
             total = total + sums * np.where(members == group, of_all, of_some)
     return total
-
-
-def _volume(nest: Nest, tensor: Tensor, along: Mapping[str, _Along], field: str) -> Array:
-    """The product of a field over the dimensions of a tensor; see `_Along`."""
-    framed = nest.framed(tensor)
-    words: Array = np.array(nest.taps if tensor == "Ker" else 1.0)
-    for dim in DIMS[tensor]:
-        if dim in along:
-            words = words * getattr(along[dim], field if dim in framed else "block")
-    return words

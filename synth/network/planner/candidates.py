@@ -18,10 +18,10 @@ from synth.layer.axes import AXES, PerAxis
 from synth.machine.rank_groups import distinct_orders
 from synth.network.grids.box_rows import distinct
 from synth.network.grids.grid_family import family, largest_block
-from synth.network.grids.grid_table import GridTable
+from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, PlacedGrid
-from synth.network.planner.counted_grids import CountedGrids, count_words, see_words
+from synth.network.planner.counted_grids import CountedGrids, count_words, know_words, see_words
 from synth.network.planner.timed_grids import TimedGrids
 from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
@@ -31,7 +31,7 @@ from synth.search.grids import Space, all_grids
 BY_KINDS = 32  # grids whose words are counted together on one rank of every kind
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
 LOOSE = 1.05  # a bound that so many times it is less than the words is loose
-SHOWN = 192  # grids of a selection whose bounds are computed at once
+SHOWN = 192  # grids of a selection whose bounds are computed first
 CLASSES = 64  # classes that are searched side by side
 Selection = tuple[int, str, bool]  # see `GridCandidates.best`
 InOrder = tuple[list[float], list[int], float]  # see `GridCandidates._in_order`
@@ -60,8 +60,6 @@ class GridCandidates:
         self.counted = CountedGrids(
             layer_class, request, turns and request.objective == "words", distributions
         )
-        self._ordered: dict[tuple[str, bool], InOrder] = {}
-        self._shown: dict[tuple[str, bool], int] = {}  # of how many of its grids a selection knows bounds
         self.found: dict[Selection, Best] = {}
         grids = family(
             self.nest,
@@ -125,8 +123,8 @@ class GridCandidates:
     @cached_property
     def by_weights(self) -> list[PerAxis]:
         """For every number of parts into which grids cut Ker, the grid with the lowest bound."""
-        g, c, k = (self.grids.rows[:, AXES.index(axis)] for axis in ("g", "c", "k"))
-        _, first = np.unique(g * c * k, return_index=True)
+        parts = parts_of(self.grids.rows)
+        _, first = np.unique(parts.g * parts.c * parts.k, return_index=True)
         return self.grids.grids(np.sort(first))
 
     def with_x(self, x: PerAxis, count: int, axes: str = "") -> list[PerAxis]:
@@ -143,6 +141,9 @@ class GridCandidates:
         """
         key = most, axes, full
         if key not in self.found:
+            more = [each for each in self.found if each[1:] == key[1:] and each[0] > most]
+            if more:
+                return self.found[more[0]][:most]
             search_together([self], [key])
         return self.found[key]
 
@@ -151,7 +152,8 @@ class GridCandidates:
         if self.timed is not None:  # the bounds are exact
             grids = self.grids.grids(self._selected(axes, full)[:most]) or self._least_work_grids(axes)[:most]
             return [(self.grids.bound(grid), self.placements(grid)[0]) for grid in grids]
-        bounds, places, beyond = self._in_order(axes, full)
+        shown = SHOWN
+        bounds, places, beyond = self._in_order(axes, full, shown)
         found: list[tuple[int, int]] = []  # words and place
         start, loose = 0, False  # whether words were far above bounds, so that a look at a few ranks helps
         while True:
@@ -160,7 +162,8 @@ class GridCandidates:
             if start == len(places):
                 if beyond == math.inf:
                     break
-                bounds, places, beyond = self._in_order(axes, full, more=True)
+                shown *= 2
+                bounds, places, beyond = self._in_order(axes, full, shown)
                 continue
             if len(found) >= most and (bounds[start], places[start]) > found[-1]:
                 break
@@ -178,7 +181,7 @@ class GridCandidates:
                 some = [at for at, grid in pairs if (self._least_of(grid, seen), at) <= found[most - 1]]
             yield some, True
             words = [self.counted.words[grid] for grid in self.grids.grids(some)]
-            least = self.counted.least[some]
+            least = self.counted.least.at(some)
             loose = loose or bool((np.array(words) > LOOSE * least).any())
             found = sorted([*found, *zip(words, some, strict=True)])[:most]
             start = stop
@@ -189,33 +192,28 @@ class GridCandidates:
         words = self.counted.words.get(grid)
         return seen[grid] if words is None else words
 
-    def _in_order(self, axes: str, full: bool, more: bool = False) -> InOrder:
+    def _in_order(self, axes: str, full: bool, shown: int) -> InOrder:
         """(bounds, places) of the grids that split no other axes, or that are full; lowest bounds first.
 
-        Of some grids, or of `more` than before; and a number of words of which no other one receives fewer.
+        Of the first `shown` grids; and a number of words of which no other one receives fewer.
         """
-        key = axes, full
-        if more or key not in self._ordered:
-            some = self._selected(axes, full)
-            self._shown[key] = 2 * self._shown.get(key, 0) if more else SHOWN
-            shown, others = some[: self._shown[key]], some[self._shown[key] :]
-            beyond = float(self.grids.bounds[others[0]]) if len(others) else math.inf
-            self.counted.know(shown)
-            least = self.counted.least[shown]
-            order = np.argsort(least, kind="stable")
-            order = order[: int(np.searchsorted(least[order], beyond))]
-            self._ordered[key] = least[order].tolist(), shown[order].tolist(), beyond
-        return self._ordered[key]
+        some = self._selected(axes, full)
+        first, others = some[:shown], some[shown:]
+        beyond = float(self.grids.bounds[others[0]]) if len(others) else math.inf
+        self.counted.know(first)
+        least = self.counted.least.at(first)
+        order = np.argsort(least, kind="stable")
+        order = order[: int(np.searchsorted(least[order], beyond))]
+        return least[order].tolist(), first[order].tolist(), beyond
 
     def _selected(self, axes: str, full: bool) -> Array:
         """The places of the grids that split no other axes, or of those that are full."""
         return self._full_places if full else self.grids.within(axes or "".join(AXES))
 
-    def prepare(self, selections: Iterable[Selection]) -> None:
-        """Compute together what the searches of some selections begin with."""
-        if self.timed is None:
-            some = [self._selected(axes, full)[:SHOWN] for _, axes, full in selections]
-            self.counted.know(distinct(np.concatenate(some)))
+    def first_places(self, selections: Iterable[Selection]) -> Array:
+        """The places of the grids with which the searches of some selections begin."""
+        some = [self._selected(axes, full)[:SHOWN] for _, axes, full in selections]
+        return distinct(np.concatenate(some))
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""
@@ -233,8 +231,9 @@ class GridCandidates:
 
         Bounds that are above `below` need not be the best known ones.
         """
-        self.counted.know_below(below)
-        least = np.where(self.counted.least < 0, self.grids.bounds[: self.grids.size], self.counted.least)
+        self.counted.know(self.counted.places_below(below))
+        least, known = self.grids.bounds[: self.grids.size].copy(), self.counted.least.places
+        least[known] = self.counted.least.at(known)
         for grid, words in self.counted.words.items():
             place = self.grids.places.get(grid, self.grids.size)
             if place < self.grids.size:
@@ -248,7 +247,7 @@ class GridCandidates:
             return float(words)
         place = self.grids.places[grid]
         self.counted.know(np.array([place]))
-        return float(self.counted.least[place])
+        return float(self.counted.least.at([place])[0])
 
     def proven_least(self) -> float:
         """The words of the grid that moves the fewest."""
@@ -282,8 +281,7 @@ def search_together(candidates: Sequence[GridCandidates], selections: Sequence[S
     """
     for first in range(0, len(candidates), CLASSES):
         some = candidates[first : first + CLASSES]
-        for each in some:
-            each.prepare(selections)
+        know_words({each.counted: each.first_places(selections) for each in some if each.timed is None})
         running = [
             _Running(each, selection)
             for each in some

@@ -7,9 +7,10 @@ Classes whose windows are equal differ in extents alone, so their grids are rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,14 +24,42 @@ from synth.network.grids.rank_kinds import few_ranks, padded, ranks_of_kinds
 from synth.network.grids.word_bounds import least_words, mean_words
 from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution, load_of, most_pairs
-from synth.schedule.ownership import Array
+from synth.schedule.ownership import Array, side_by_side
 
+Part = TypeVar("Part")
 UNKNOWN = -1
+MOST = np.iinfo(np.int64).max
 TOGETHER = 1 << 15  # entries of an array, grids times ranks, that are counted at once
 Turned = tuple[Axis, ...]
 TURNS: list[Turned] = [turned for count in (3, 2, 1) for turned in combinations(SPATIAL, count)]
 Asked = Mapping["CountedGrids", Iterable[PerAxis]]  # classes, with the grids asked for
 Some = tuple["CountedGrids", Turned, Sequence[PerAxis]]  # grids of a class with the same axes turned
+
+
+class KnownWords:
+    """Words by place, of the places of which they are known. Those are few of all."""
+
+    def __init__(self, size: int) -> None:
+        self._slot: Array = np.full(size, UNKNOWN, np.int32)
+        self._words: Array = np.full(1, UNKNOWN, np.int64)  # by slot; the last one for other places
+
+    @property
+    def places(self) -> Array:
+        """The places whose words are known, ascending."""
+        return np.flatnonzero(self._slot >= 0)
+
+    def at(self, places: Array | Sequence[int]) -> Array:
+        """The words of some places, or `UNKNOWN`."""
+        found: Array = self._words[self._slot[places]]
+        return found
+
+    def learn(self, places: Array, words: Array) -> None:
+        """Take the words of some places, each given once."""
+        new = self._slot[places] < 0
+        known, more = len(self._words) - 1, int(new.sum())
+        self._slot[places[new]] = np.arange(known, known + more, dtype=np.int32)
+        self._words = np.concatenate([self._words[:known], np.full(more + 1, UNKNOWN, np.int64)])
+        self._words[self._slot[places]] = words
 
 
 class CountedGrids:
@@ -64,8 +93,8 @@ class CountedGrids:
     def take(self, table: GridTable) -> None:
         """The family of the class. It is sorted by `bounds`, which are therefore computed first."""
         self.grids = table
-        unknown: Array = np.full(table.size, UNKNOWN, np.int64)
-        self.least, self._least_turned = unknown, {turned: unknown.copy() for turned in self.turns}
+        self.least = KnownWords(table.size)
+        self._least_turned = {turned: KnownWords(table.size) for turned in self.turns}
 
     def bounds(self, rows: Array) -> Array:
         """Lower bounds of the words of some grids, in closed form. They rank the grids."""
@@ -81,24 +110,25 @@ class CountedGrids:
 
     def know(self, places: Array) -> None:
         """Compute `least` of the grids at some places. Of most grids nobody asks."""
-        new = places[self.least[places] == UNKNOWN]
-        if not len(new):
-            return
-        parts = self.grids.parts.some(new)
-        found = [least_words(self.nest, self.layer_class, self.request, parts)]
-        for turned in self.turns:
-            cut = np.logical_and.reduce([self.may_turn(axis, getattr(parts, axis)) for axis in turned])
-            least, some = np.full(len(cut), np.iinfo(np.int64).max), np.flatnonzero(cut)
-            if len(some):
-                nest = self.of_turned[turned].nest
-                least[some] = least_words(nest, self.layer_class, self.request, parts.some(some))
-            self._least_turned[turned][new] = least
-            found.append(least)
-        self.least[new] = np.minimum.reduce(found)
+        know_words({self: places})
 
-    def know_below(self, bound: float) -> None:
-        """Compute `least` of all grids that may receive fewer words than a bound."""
-        self.know(np.arange(np.searchsorted(self.grids.bounds[: self.grids.size], bound, "right")))
+    def places_below(self, bound: float) -> Array:
+        """The places of all grids that may receive fewer words than a bound."""
+        return np.arange(np.searchsorted(self.grids.bounds[: self.grids.size], bound, "right"))
+
+    def learn(self, turned: Turned, places: Array, words: Array) -> None:
+        """Take lower bounds of the words of the grids at some places, cut with these turned axes."""
+        if turned:
+            self._least_turned[turned].learn(places, words)
+            words = np.minimum(self.least.at(places), words)
+        self.least.learn(places, words)
+
+    def turning(self, turned: Turned, places: Array) -> Array:
+        """Whether the grids at some places may be cut with these turned axes."""
+        parts = parts_of(self.grids.rows[places])
+        every = [self.may_turn(axis, getattr(parts, axis)) for axis in turned]
+        found: Array = np.logical_and.reduce([np.ones(len(places), dtype=bool), *every])
+        return found
 
     @cached_property
     def _works(self) -> dict[Turned, Array]:
@@ -113,7 +143,7 @@ class CountedGrids:
             return []
         places = [self.grids.places.get(grid, -1) for grid in grids]
         known = np.array([words[grid] for grid in grids])
-        least = self._least_turned[turned][places]
+        least = self._least_turned[turned].at(places)
         least = np.where(least == UNKNOWN, self.grids.bounds[places], least)
         may = (least < known) & self._works[turned][places]
         outside = np.array(places) < 0
@@ -133,6 +163,48 @@ class CountedGrids:
         """What classes whose words are counted together have in common."""
         nest, kind = self.of_turned[turned].nest, self.layer_class
         return nest.d, nest.h, nest.w, nest.turned, kind.transposed, kind.gradients, kind.weighted
+
+
+def know_words(asked: Mapping[CountedGrids, Array]) -> None:
+    """Compute `least` of the grids at some places of several classes together."""
+    new = {each: places[each.least.at(places) == UNKNOWN] for each, places in asked.items()}
+    new = {each: places for each, places in new.items() if len(places)}
+    for turned in ((), *TURNS):
+        by_kin: dict[tuple[object, ...], list[tuple[CountedGrids, Array]]] = {}
+        for each, places in new.items():
+            if turned not in each.of_turned:
+                continue
+            may = each.turning(turned, places)
+            each.learn(turned, places[~may], np.full(len(places) - int(may.sum()), MOST))
+            if may.any():
+                by_kin.setdefault(each.kin(turned), []).append((each, places[may]))
+        for some in by_kin.values():
+            for part in in_parts(some, [len(places) for _, places in some], TOGETHER):
+                _know(turned, part)
+
+
+def _know(turned: Turned, some: Sequence[tuple[CountedGrids, Array]]) -> None:
+    """Compute `least` of the grids at some places of classes of one kin, cut with these turned axes."""
+    one, sizes = some[0][0], [len(places) for _, places in some]
+    nest = side_by_side([each.of_turned[turned].nest for each, _ in some])
+    of_row = np.repeat(np.arange(len(some)), sizes)
+    extents: Any = nest.extents
+    by_row = (each[of_row, 0] if np.ndim(each) else each for each in extents)
+    rows = np.concatenate([each.grids.rows[places] for each, places in some])
+    nest = replace(nest, extents=PerAxis(*by_row))
+    words = least_words(nest, one.layer_class, one.request, parts_of(rows))
+    for (each, places), found in zip(some, np.split(words, np.cumsum(sizes)[:-1]), strict=True):
+        each.learn(turned, places, found)
+
+
+def in_parts(some: Sequence[Part], sizes: Sequence[int], most: int) -> Iterator[Sequence[Part]]:
+    """Successive parts whose sizes add up to `most`, or to little more."""
+    first, held = 0, 0
+    for stop, size in enumerate(sizes, 1):
+        held += size
+        if held >= most or stop == len(some):
+            yield some[first:stop]
+            first, held = stop, 0
 
 
 def count_words(asked: Asked) -> None:

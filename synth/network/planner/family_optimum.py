@@ -30,7 +30,7 @@ from synth.network.grids.box_rows import Array, distinct
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, PlacedGrid
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.counted_grids import count_words
+from synth.network.planner.counted_grids import count_words, know_words
 from synth.network.request import NetworkRequest
 from synth.network.solve import Pairs, Table, narrow
 
@@ -82,21 +82,14 @@ class FamilySearch:
         alone = math.fsum(self.candidates[k].proven_least() for k in self.class_of)
         if alone >= cost * (1 - EQUAL):
             return FamilyOptimum(min(alone, cost))
-        most = (cost - alone) * (1 + 2 * EQUAL)
-        more = [
-            each.known_least(each.proven_least() + most) - each.proven_least() for each in self.candidates
-        ]
-        places, _ = self._kept(more, alone, cost, FEW_RANKS)
+        places = self._kept_alone(cost - alone)
         if places is None:
             return FamilyOptimum(alone)
         placed = [
             [option for grid in each.grids.grids(some) for option in each.ordered(grid)]
             for each, some in zip(self.candidates, places, strict=True)
         ]
-        others = [
-            each.proven_least() + float(np.delete(row, some).min(initial=math.inf))
-            for each, row, some in zip(self.candidates, more, places, strict=True)
-        ]
+        others = self._least_of_others(places)
         self.looked_at, left_out = placed, cost
         for ranks in (FEW_RANKS, self.procs):
             bound, rows = self._forest(*self._tables(placed, others, self.on_few))
@@ -159,11 +152,48 @@ class FamilySearch:
         """
         for step in range(STEPS):
             slack = (left_out - bound) * LESS**step
-            kept = [np.flatnonzero(row <= slack * (1 + EQUAL)) for row in more]
-            pairs = sum(len(kept[a]) * len(kept[b]) for a, b in self.kinds)
-            if sum(map(len, kept)) <= MOST_OPTIONS and pairs * ranks <= MOST_WORDS:
+            kept = self._within(more, slack, ranks)
+            if kept is not None:
                 return kept, bound + slack
         return None, bound
+
+    def _within(self, more: Sequence[Table], slack: float, ranks: int) -> list[Array] | None:
+        """Class -> the options that add no more than a slack to a bound; None if these are too many."""
+        kept = [np.flatnonzero(row <= slack * (1 + EQUAL)) for row in more]
+        pairs = sum(len(kept[a]) * len(kept[b]) for a, b in self.kinds)
+        few = sum(map(len, kept)) <= MOST_OPTIONS and pairs * ranks <= MOST_WORDS
+        return kept if few else None
+
+    def _kept_alone(self, most: float) -> list[Array] | None:
+        """`_kept` of layers alone: the places of grids. The slack grows, as bounds of few grids are known.
+
+        most: what a plan that moves fewer words than a known one adds at most.
+        """
+        found = None
+        for step in reversed(range(STEPS)):
+            slack = most * LESS**step
+            below = [each.proven_least() + slack * (1 + 2 * EQUAL) for each in self.candidates]
+            rows = zip(self._least(below), self.candidates, strict=True)
+            kept = self._within([row - each.proven_least() for row, each in rows], slack, FEW_RANKS)
+            if kept is None:
+                break
+            found = kept
+        return found
+
+    def _least_of_others(self, places: Sequence[Array]) -> list[float]:
+        """By class, the least words of the grids at other places; infinite if there are none."""
+        least, below = [0.0] * len(places), list[float]()
+        while least != below:  # grids with higher bounds have more words
+            below = least
+            rows = zip(self._least(below), places, strict=True)
+            least = [float(np.delete(row, some).min(initial=math.inf)) for row, some in rows]
+        return least
+
+    def _least(self, below: Sequence[float]) -> list[Array]:
+        """By class, what its grids receive at least; see `GridCandidates.known_least`."""
+        rows = list(zip(self.candidates, below, strict=True))
+        know_words({each.counted: each.counted.places_below(bound) for each, bound in rows})
+        return [each.known_least(bound) for each, bound in rows]
 
     def _counted(self, placed: Sequence[Sequence[PlacedGrid]]) -> list[list[PlacedGrid]]:
         """The same options with exact words, in the cut of rows that moves the fewest."""
