@@ -26,7 +26,7 @@ from synth.prediction.table3 import check_limit, table3
 
 PLANNED = ("stationary-x", "stationary-y", "stationary-w", "2D", "3D", "plan")
 NAMES = (*STRATEGIES, *PLANNED)
-FREE = "no limit of its own: every layer has its grid"
+FREE = "none"
 
 
 def predict(request: PredictionRequest, strategy: str) -> Prediction:
