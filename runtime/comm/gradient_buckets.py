@@ -15,7 +15,7 @@ for the sums: autograd runs ready nodes in reverse order of creation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -72,6 +72,19 @@ class Shared(NamedTuple):
     spread: Spread | None = None
 
 
+class Border(NamedTuple):
+    """Between the parameters that a network has and the local tensors that layers use.
+
+    local: of a parameter. gradient: of a parameter, from that of its local tensor.
+    """
+
+    local: Callable[[torch.Tensor], torch.Tensor]
+    gradient: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+NO_BORDER = Border(lambda given: given, lambda given, gradient: gradient)
+
+
 class Bucket:
     """Parameters of which one message sums the gradients over a set of ranks."""
 
@@ -114,6 +127,7 @@ class Buckets:
     process_groups: those of the network.
     size: bytes after which a bucket is full; 0 for a message per parameter.
     keeps: whether a bucket keeps its memory for the next step, as DDP's does.
+    border: what autograd passes there; one node does it for a whole bucket.
 
     Raises `ValueError` for a negative size.
     """
@@ -124,8 +138,9 @@ class Buckets:
         process_groups: ProcessGroups,
         size: int = BYTES,
         keeps: bool = False,
+        border: Border = NO_BORDER,
     ) -> None:
-        self.keeps = keeps
+        self.keeps, self.border = keeps, border
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
@@ -151,7 +166,7 @@ class Buckets:
     def begin(self, tensors: LocalTensors) -> dict[int, Sums]:
         """At the start of a forward pass: the sums of each bucket by its `id`.
 
-        tensors: the local parameters, replaced by those that layers may use.
+        tensors: the parameters, replaced by the local ones that layers may use.
         """
         rounds = {}
         for bucket in self.buckets:
@@ -160,6 +175,8 @@ class Buckets:
             if trained and torch.is_grad_enabled():
                 rounds[id(bucket)] = sums = Sums(self, bucket, trained)
                 sums.through(FinishSums, tensors)
+            for key in used:
+                tensors[key] = self.border.local(tensors[key])
         return rounds
 
     def open(self, step: str, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:
@@ -178,13 +195,14 @@ class Buckets:
 class Sums:
     """The sums of one bucket for the backward passes of one forward pass.
 
-    trained: the local parameters that get gradients.
+    trained: the parameters that get gradients.
     """
 
     def __init__(self, owner: Buckets, bucket: Bucket, trained: LocalTensors) -> None:
         self.owner, self.bucket = owner, bucket
         self.shared = {each.key: each for each in bucket.shared}
-        self.trained = {key: each.detach() for key, each in trained.items()}
+        self.trained = trained
+        self.like: list[torch.Tensor] = []  # the local parameters
         self.flat: torch.Tensor | None = None
         self.request: Any = None
         self.summed: list[str] = []  # keys of the parts in `flat`
@@ -227,8 +245,8 @@ class Sums:
     def finish(self) -> list[torch.Tensor | None]:
         """The sums; zeros where they are kept for a later pass, None for none."""
         if self.request is None or self.flat is None:
-            kept, like = self.bucket.kept, self.trained.items()
-            return [torch.zeros_like(e) if k in kept else None for k, e in like]
+            kept, pairs = self.bucket.kept, zip(self.trained, self.like, strict=True)
+            return [torch.zeros_like(e) if k in kept else None for k, e in pairs]
         with waiting("wait for sums of gradients"):
             self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
@@ -237,50 +255,63 @@ class Sums:
         sizes = [self.shared[key].words for key in self.summed]
         parts = dict(zip(self.summed, torch.split(flat, sizes), strict=True))
         return [
-            self._local(key, parts[key]) if key in parts else None
-            for key in self.trained
+            self._local(key, parts[key], like) if key in parts else None
+            for key, like in zip(self.trained, self.like, strict=True)
         ]
 
-    def _local(self, key: str, sums: torch.Tensor) -> torch.Tensor:
+    def _local(self, key: str, sums: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The gradient of a local parameter from its sums in the bucket."""
-        spread, like = self.shared[key].spread, self.trained[key]
+        spread = self.shared[key].spread
         own = sums if spread is None else spread.unpacked(sums).contiguous()
-        return own.view(like.shape).to(like.dtype)
+        own = own.view(like.shape)
+        return own if own.dtype == like.dtype else own.to(like.dtype)
 
 
-class PassParameters(torch.autograd.Function):
-    """The parameters of a bucket, unchanged; subclasses sum their gradients."""
+class StartSums(torch.autograd.Function):
+    """The parameters of a bucket as layers use them."""
 
     @staticmethod
     def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The same values."""
         ctx.sums = sums
         ctx.set_materialize_grads(False)
-        return tuple(each.view_as(each) for each in given)
-
-
-class StartSums(PassParameters):
-    """The parameters of a bucket as layers use them."""
+        return given  # of which autograd makes views
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """Start the sums; placeholders stand for them until `FinishSums`."""
         ctx.sums.start(parts)
+        given = next((part for part in parts if part is not None), None)
+        if given is None:
+            return None, *parts
+        zero = given.new_zeros(())
         return None, *(
-            None if part is None else part.new_zeros(()).expand(part.shape)
-            for part in parts
+            None if part is None else zero.expand(part.shape) for part in parts
         )
 
 
-class FinishSums(PassParameters):
+class FinishSums(torch.autograd.Function):
     """The parameters of a bucket at the start of the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The local parameters."""
+        ctx.sums = sums
+        ctx.set_materialize_grads(False)
+        sums.like = list(map(sums.owner.border.local, given))
+        return tuple(each.detach() for each in sums.like)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """The sums, waited for here."""
-        return None, *ctx.sums.finish()
+        sums, given = ctx.sums.finish(), ctx.sums.trained.values()
+        gradient = ctx.sums.owner.border.gradient
+        return None, *(
+            None if each is None else gradient(own, each)
+            for own, each in zip(given, sums, strict=True)
+        )
 
 
 def _used_here_alone(flat: torch.Tensor) -> bool:

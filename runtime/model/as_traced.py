@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.held import Held, local_part
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
@@ -42,14 +42,14 @@ def partitioned_copy(
     return copy.deepcopy(model, memo)
 
 
-def held_part(
+def held_value(
     key: str, module: nn.Module, name: str, place: Partition | None
 ) -> torch.Tensor:
-    """The local part of a parameter or buffer, as the steps use it.
+    """A parameter or buffer, partitioned as the steps use it, or plain.
 
     Raises `ValueError` for a tensor that was replaced by one of another partition.
     """
-    values = _held_value(key, module, name)
+    values = _value(key, module, name)
     if place is None:
         return values
     if _is_computed_whole(values, module, name, place):
@@ -61,10 +61,10 @@ def held_part(
             " change it in place, as by copy_, or give functional_call what is computed"
             " from net.named_parameters()"
         )
-    return local_part(values)
+    return values
 
 
-def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
+def _value(key: str, module: nn.Module, name: str) -> torch.Tensor:
     """A parameter or buffer, as a parametrization of torch computes it.
 
     Raises `ValueError` for a parametrization that partitioned tensors do not allow.

@@ -15,6 +15,7 @@ from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.layers.steps.held import BORDER
 from synth.runtime.model.build import Builder
 from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import schedule
@@ -121,7 +122,9 @@ def assembled(
         },
         prefetches=prefetches,
         buckets=Buckets(
-            shared, process_groups, parts.bucket_bytes, keeps=parts.ahead > 0
+            *(shared, process_groups, parts.bucket_bytes),
+            keeps=parts.ahead > 0,
+            border=BORDER,
         ),
         inputs=dict(zip(arguments.names, made.inputs, strict=True)),
         arguments=arguments,

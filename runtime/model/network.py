@@ -16,8 +16,9 @@ from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.transport import broadcast
+from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import follow
-from synth.runtime.model.as_traced import held_part, partitioned_copy
+from synth.runtime.model.as_traced import held_value, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
 from synth.runtime.model.call_graphs import CallGraphs, Plan, modes_of
@@ -232,7 +233,8 @@ class Network(Shown):
         places = program.input_partitions
         self._follow(program)
         trained, dtypes = self._of_parameters()
-        program.ranks.note("requires_grad or no_grad() of the network", [trained])
+        recorded = zlib.crc32(repr(trained).encode())
+        program.ranks.note("requires_grad or no_grad() of the network", [recorded])
         program.ranks.note("dtype of the network", [dtypes])
         draws = program.seeds.offer(given[0].device)
         shards = entered(batches, places, program.ranks, what + alone)
@@ -240,13 +242,22 @@ class Network(Shown):
             program.seeds.take()
         first.forwards = number  # behind what may be refused, alike on all ranks
         tensors = {
-            key: held_part(key, *self._places[key], home.partition)
+            key: held_value(key, *self._places[key], home.partition)
             for key, home in program.homes.items()
         }
+        summed = program.buckets.of_key if replication is None else {}
+        for key, each in tensors.items():
+            if key not in summed:  # else one node of autograd takes all of a bucket
+                tensors[key] = local_part(each)
         if joint and replication is not None:
             replication.begin(what, tensors)
-        read = set[str]()
-        made = program.run(shards, tensors, self.training, read)
+        form = self._watch.stamp, trained, [each.requires_grad for each in shards]
+        known = program.read_back.get(self.training, (None, set[str]()))
+        new = None if known[0] == form else set[str]()
+        made = program.run(shards, tensors, self.training, new)
+        if new is not None:
+            known = program.read_back[self.training] = form, new
+        read = known[1]
         pairs = zip(program.inputs.items(), given, shards, strict=True)
         versions = of_pass(
             {key: stored(*at) for key, at in self._places.items() if key in read},
@@ -295,14 +306,13 @@ class Network(Shown):
             follow(program.steps[name], modules[own], modules[maker])
         program.follows = stamp
 
-    def _of_parameters(self) -> tuple[int, int]:
-        """Numbers for which of them are trained in this pass, and for their dtypes."""
+    def _of_parameters(self) -> tuple[tuple[bool, list[bool]], int]:
+        """Whether gradients are recorded, those that are; a number for their dtypes."""
         held = [stored(*place) for place in self._places.values()]
         there = [each for each in held if each is not None]
         trained = [each is not None and each.requires_grad for each in held]
         dtypes = repr([each.dtype for each in there])
-        recorded = repr((torch.is_grad_enabled(), trained))
-        return zlib.crc32(recorded.encode()), zlib.crc32(dtypes.encode())
+        return (torch.is_grad_enabled(), trained), zlib.crc32(dtypes.encode())
 
     def _follow_changes(self) -> None:
         """Do as the user's modules now say, or plan anew what they are.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -41,7 +42,23 @@ from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.outputs import Structure
 
-Bound = tuple[str, Held, torch.Tensor]  # key, where a step uses it, what it uses
+NO_CONTEXT = nullcontext()
+
+
+class Use(NamedTuple):
+    """A parameter, buffer or expression that a step uses.
+
+    key: of the model's state, or of an expression. place: where the step uses it.
+    slots: in which it is bound there, by name. home: where it is held; None for an
+    expression. here: whether the step uses it as it is held.
+    """
+
+    key: str
+    place: Held
+    name: str
+    slots: dict[str, Any]
+    home: Held | None
+    here: bool
 
 
 @dataclass
@@ -106,6 +123,7 @@ class StepGraph(Wiring):
     operations: floating-point operations of a forward pass, on all ranks together.
     follows: what the modes and settings of the steps are those of; copies of a network
         share the steps.
+    read_back: mode -> the form of the last pass, and what its backward pass reads.
     """
 
     schedules: dict[bool | None, Schedule]
@@ -120,6 +138,7 @@ class StepGraph(Wiring):
     inference: bool = False
     operations: int = 0
     follows: object = None
+    read_back: dict[bool, tuple[Any, set[str]]] = field(default_factory=dict)
     forwards: int = 0  # passes so far; with replicas, those of all of them
 
     @cached_property
@@ -190,28 +209,36 @@ class StepGraph(Wiring):
         shards: Sequence[torch.Tensor],
         tensors: LocalTensors,
         training: bool,
-        read: set[str],
+        read: set[str] | None = None,
     ) -> list[torch.Tensor]:
         """The own shards of the outputs.
 
-        shards: of the inputs. tensors: key -> the local part of a parameter or buffer.
+        shards: of the inputs. tensors: key -> the local part of a parameter or buffer;
+        those that buckets sum may be partitioned tensors.
         training: the mode of the model. read: gets the keys, and the nodes of inputs,
-        that the backward pass reads.
+        that the backward pass reads; None where they are known.
         """
         self.context.wait_pending()  # what a step that broke off left on its way
         rounds = self.buckets.begin(tensors)
         grads = torch.is_grad_enabled()
 
+        opened, prefetches = self.buckets.opened, self.prefetches
+        rings, detached = self.rings, self.detached if grads else ()
+
         def run(
             name: str, given: list[torch.Tensor], again: frozenset[str] | None
         ) -> torch.Tensor:
-            self.buckets.open(name, tensors, rounds)
-            self._prefetch(name, tensors, rounds, again)
-            with torch.set_grad_enabled(grads and name not in self.detached):
-                made = self._looked(name, self._call(name, given, tensors, read))
+            if name in opened:
+                self.buckets.open(name, tensors, rounds)
+            if name in prefetches:
+                self._prefetch(name, tensors, rounds, again)
+            with torch.no_grad() if name in detached else NO_CONTEXT:
+                made = self._call(name, given, tensors, read)
+                if self.check_finite:
+                    made = self._looked(name, made)
             if look is not None:
                 look.see(name, self.steps[name], made)
-            return self._completed(name, made)
+            return self._completed(name, made) if rings else made
 
         nodes = self.inputs.values()
         pairs = zip(nodes, shards, strict=True)
@@ -236,86 +263,121 @@ class StepGraph(Wiring):
         name: str,
         given: Sequence[torch.Tensor],
         tensors: LocalTensors,
-        read: set[str],
+        read: set[str] | None,
     ) -> torch.Tensor:
         """Call a step with its parameters bound."""
         step: Any = self.steps[name]
         planned = isinstance(step, PlannedLayer)
-        values = dict(zip(self.sources[name], given, strict=True))
-        if self.rings and name not in self.covered:
-            values = {each: self._own_words(each, v) for each, v in values.items()}
-        bound: list[Bound] = []
+        values: LocalTensors = {}
+        if name not in self.plain:
+            values = dict(zip(self.sources[name], given, strict=True))
+            if self.rings and name not in self.covered:
+                values = {each: self._own_words(each, v) for each, v in values.items()}
+            given = [
+                each for key, each in values.items() if key not in self.expressions
+            ]
         passes = isinstance(step, InOneMode) and step.passes
-        for key, place in () if passes else self.held[name]:
-            local = self._used(name, key, place, tensors, values)
-            if self.check_finite and not planned and local.requires_grad:
-                own = key.rpartition(".")[2]
-                what = f"{self.names.get(name, name)}: d{own}"
-                check_gradient(what, local, _nowhere, self.ranks)
-            bound.append((key, place, local))
-        shards = [each for key, each in values.items() if key not in self.expressions]
+        uses = () if passes else self.uses[name]
+        bound = [
+            tensors[use.key] if use.here else self._used(name, use, tensors, values)
+            for use in uses
+        ]
+        if self.check_finite and not planned:
+            self._check_gradients(name, uses, bound)
         try:
-            for _, place, local in bound:
-                place.bind(local)
+            for use, local in zip(uses, bound, strict=True):
+                use.slots[use.name] = local
             if planned:
                 step.module.check_parameters()
             with span(self.names.get(name, name)):
-                made: torch.Tensor = step(*shards)
+                made: torch.Tensor = step(*given)
         finally:
-            for _, place, _ in bound:
-                place.bind(None)
-        self._write_back(name, bound, tensors)
-        if made.requires_grad:
-            read.update(self._read_back(name, values, bound))
+            for use in uses:
+                use.slots[use.name] = None
+        for use, local in zip(uses, bound, strict=True):
+            if not use.here:
+                self._write_back(name, use, local, tensors)
+        if read is not None and made.requires_grad:
+            values = values or dict(zip(self.sources[name], given, strict=True))
+            read.update(self._read_back(name, values, uses, bound))
         return made
 
+    @cached_property
+    def plain(self) -> set[str]:
+        """The calls that get what they read as it is, one value for each."""
+        return {
+            name
+            for name, sources in self.calls
+            if len(set(sources)) == len(sources)
+            and self.expressions.isdisjoint(sources)
+            and not (self.rings and name not in self.covered)
+        }
+
+    @cached_property
+    def uses(self) -> dict[str, tuple[Use, ...]]:
+        """Call -> what it uses of parameters, buffers and expressions."""
+        return {
+            name: tuple(self._use(key, place) for key, place in self.held[name])
+            for name in self.sources
+        }
+
+    def _use(self, key: str, place: Held) -> Use:
+        home = self.homes.get(key)
+        here = home is not None and is_at_home(place, home)
+        return Use(key, place, place.name, place.slots, home, here)
+
+    def _check_gradients(
+        self, name: str, uses: Sequence[Use], bound: Sequence[torch.Tensor]
+    ) -> None:
+        """Look at the gradients to come of what a step uses."""
+        for use, local in zip(uses, bound, strict=True):
+            if local.requires_grad:
+                own = use.key.rpartition(".")[2]
+                what = f"{self.names.get(name, name)}: d{own}"
+                check_gradient(what, local, _nowhere, self.ranks)
+
     def _read_back(
-        self, name: str, values: LocalTensors, bound: Sequence[Bound]
+        self,
+        name: str,
+        values: LocalTensors,
+        uses: Sequence[Use],
+        bound: Sequence[torch.Tensor],
     ) -> Iterator[str]:
         """The keys, and the inputs of the network, that a step's backward pass reads.
 
-        values: what the step was given, by node.
+        values: what the step was given, by node. bound: what it used.
         """
         step = self.steps[name]
         trained = any(each.requires_grad for each in values.values())
-        for key, place, _ in bound:
-            updated = place.is_buffer and step.changes_buffers
-            if not updated and step.reads_back(place.name, trained):
-                yield key
-        weighted = any(
-            e.requires_grad for _, place, e in bound if place.name == "weight"
-        )
+        for use in uses:
+            updated = use.place.is_buffer and step.changes_buffers
+            if not updated and step.reads_back(use.name, trained):
+                yield use.key
+        pairs = zip(uses, bound, strict=True)
+        weighted = any(e.requires_grad for use, e in pairs if use.name == "weight")
         if step.reads_inputs(weighted):
             yield from (self.shows.get(each, each) for each in values)
 
     def _used(
-        self,
-        name: str,
-        key: str,
-        place: Held,
-        tensors: LocalTensors,
-        values: LocalTensors,
+        self, name: str, use: Use, tensors: LocalTensors, values: LocalTensors
     ) -> torch.Tensor:
-        """What a step uses of a parameter, buffer or expression."""
-        if key not in self.homes:
-            return part_of(values[key.removesuffix("()")], place)
-        home, local = self.homes[key], tensors[key]
-        if is_at_home(place, home):
-            return local
-        return fetched(local, home, place, self._counter(name))
+        """What a step uses of what lies elsewhere, or of an expression."""
+        if use.home is None:
+            return part_of(values[use.key.removesuffix("()")], use.place)
+        local = tensors[use.key]
+        return fetched(local, use.home, use.place, self._counter(name))
 
     def _write_back(
-        self, name: str, bound: Sequence[Bound], tensors: LocalTensors
+        self, name: str, use: Use, local: torch.Tensor, tensors: LocalTensors
     ) -> None:
-        """Copy buffers that a step may have changed to where they are held."""
-        for key, place, local in bound:
-            if key not in self.homes or not place.is_buffer:
-                continue
-            home = self.homes[key]
-            if not is_at_home(place, home) and self.steps[name].changes_buffers:
-                with torch.no_grad():
-                    count = self._counter(name)
-                    write_back(local, tensors[key], home, place, count)
+        """Copy a buffer that a step may have changed to where it is held."""
+        home, place = use.home, use.place
+        if home is None or not place.is_buffer:
+            return
+        if self.steps[name].changes_buffers:
+            with torch.no_grad():
+                count = self._counter(name)
+                write_back(local, tensors[use.key], home, place, count)
 
     def _counter(self, name: str) -> Count:
         return self.context.counter("move", 0, f"weights of {name}")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from synth.runtime.comm.gradient_buckets import Border
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor, ToLocal
 
@@ -36,9 +37,13 @@ class Held(NamedTuple):
 
     def bind(self, values: torch.Tensor | None) -> None:
         """Let the module use a local tensor, or none."""
+        self.slots[self.name] = values
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """Where the module finds it, by its name."""
         module = self.module
-        place = module._buffers if self.is_buffer else module._parameters
-        place[self.name] = values  # type: ignore[assignment]
+        return module._buffers if self.is_buffer else module._parameters
 
 
 def held_by(module: Any) -> dict[str, Held]:
@@ -55,6 +60,21 @@ def declare(module: nn.Module, name: str, like: torch.Tensor | None) -> None:
         module.register_parameter(name, None)
     else:
         module.register_buffer(name, None)
+
+
+def _gradient(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """The gradient of a parameter, from that of its local part."""
+    if isinstance(parameter, PartitionedTensor):
+        return PartitionedTensor(part, parameter._partition)
+    return part
+
+
+def own_words(values: torch.Tensor) -> torch.Tensor:
+    """The local part of a parameter, outside of autograd."""
+    return values._local if isinstance(values, PartitionedTensor) else values
+
+
+BORDER = Border(own_words, _gradient)
 
 
 def local_part(values: torch.Tensor) -> torch.Tensor:

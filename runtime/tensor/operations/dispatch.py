@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,20 @@ from synth.runtime.tensor.operations.operands import (
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
+
+
+class Known(NamedTuple):
+    """What is known of an operation before it is called.
+
+    changes: places and names of the arguments that it changes. views: whether results
+    share the memory of an operand.
+    """
+
+    changes: tuple[tuple[int, str], ...]
+    views: bool
+    rule: Rule
+
+
 KNOWN = frozenset(
     (torch.Tensor, torch.nn.Parameter, PartitionedTensor, torch.nn.Buffer)
 )
@@ -55,22 +69,22 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             f"{short_name(func)} mixes a partitioned tensor and a {other.__name__};"
             " convert one of them: full_tensor() gives a plain tensor"
         )
-    if torch.is_inference_mode_enabled() and is_view(func):
+    known = known_of(func)
+    if known.views and torch.is_inference_mode_enabled():
         given = next(tensors_of(args[0]), None)
         if given is not None and not given.is_inference():
             # a view shares the count of changes, which what is made in here has not
             with torch.inference_mode(False):
                 return dispatch(func, types, args, kwargs)
-    for place, name in written(func):
+    for place, name in known.changes:
         changed = args[place] if place < len(args) else kwargs.get(name)
         _refuse_copies(func, changed)
     note_given(func, args, kwargs)
-    rule = rule_of(func)
     try:
-        made = rule(func, args, kwargs)
+        made = known.rule(func, args, kwargs)
     except NoParts:
         made = gathered(func, args, kwargs)
-    if is_view(func):
+    if known.views:
         _mark_copies(args[0], made)
     return made
 
@@ -100,6 +114,11 @@ def _refuse_copies(func: Any, changed: Any) -> None:
 
 
 @cache
+def known_of(func: Any) -> Known:
+    """What is known of an operation; looked up once for each call."""
+    return Known(written(func), is_view(func), rule_of(func))
+
+
 def rule_of(func: Any) -> Rule:
     """The rule of an operation."""
     name = short_name(func)

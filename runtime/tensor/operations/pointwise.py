@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from synth.runtime.tensor.operations.operands import (
-    changed_by,
     common_partition,
     on_wholes,
     to_partition,
@@ -24,8 +23,10 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
 
     An operation that changes a plain tensor gets whole operands.
     """
-    if written(func):
-        return _changed(func, args, kwargs, changed_by(func, args, kwargs)[0])
+    if changes := written(func):
+        place, name = changes[0]
+        changed = args[place] if place < len(args) else kwargs.get(name)
+        return _changed(func, args, kwargs, changed)
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     base = common_partition(tensors)
     here = [to_partition(each, base) for each in args]
@@ -40,7 +41,12 @@ def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
     if not isinstance(changed, PartitionedTensor):
         return on_wholes(func, args, kwargs)
     base = changed._partition
-    here = [to_partition(each, base) for each in args]
+    here = [
+        each._local
+        if type(each) is PartitionedTensor and each._partition is base
+        else to_partition(each, base)
+        for each in args
+    ]
     if kwargs:
         kwargs = {name: to_partition(each, base) for name, each in kwargs.items()}
     func(*here, **kwargs)
