@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.spans import mark, waiting
 
@@ -92,6 +93,23 @@ class Bucket:
         self.group, self.shared, self.bytes = group, list[Shared](), 0
         self.kept: LocalTensors = {}  # parts of passes that did not sum
         self.flat: torch.Tensor | None = None  # of the last sums
+        self.memory: SharedMemory | None = None  # for the next ones
+        self.asked = False  # whether the ranks know if they share memory
+
+    def shared_memory(self, parts: Sequence[torch.Tensor]) -> SharedMemory | None:
+        """That of the ranks for the sums of parts; None for a message.
+
+        The ranks of the group ask for it once, at their first sums.
+        """
+        words = sum(each.words for each in self.shared)
+        dtype = sum_dtype(self.shared[0].dtype)
+        if words * dtype.itemsize < LEAST:
+            return None
+        if not self.asked:
+            self.asked = True
+            self.memory = SharedMemory.of(self.group, words, dtype)
+        suits = all((e.dtype, e.device.type) == (dtype, "cpu") for e in parts)
+        return self.memory if suits else None
 
     def joined(self, parts: Sequence[torch.Tensor], keep: bool = False) -> torch.Tensor:
         """The parts one after another, in the memory of the last sums if that is free.
@@ -234,21 +252,30 @@ class Sums:
         for key in [key for key in self.trained if key in kept]:
             more = kept.pop(key)
             named[key] = named[key] + more if key in named else more
-        self.flat = self.bucket.joined(list(named.values()), self.owner.keeps)
-        self.summed = list(named)
+        given, self.summed = list(named.values()), list(named)
+        memory = self.bucket.shared_memory(given) if self.owner.keeps else None
+        if memory is None:
+            self.flat = self.bucket.joined(given, self.owner.keeps)
+        else:
+            self.request = memory.start(given, _used_here_alone(memory.own))
+            self.flat = self.request.flat
         self.owner.messages += 1
         self.owner.words += len(self.flat)
-        group = self.bucket.group
         mark(f"sum of {len(self.flat)} words of gradients")
-        self.request = dist.all_reduce(self.flat, group=group, async_op=True)
+        if memory is None:
+            group = self.bucket.group
+            self.request = dist.all_reduce(self.flat, group=group, async_op=True)
 
     def finish(self) -> list[torch.Tensor | None]:
         """The sums; zeros where they are kept for a later pass, None for none."""
         if self.request is None or self.flat is None:
             kept, pairs = self.bucket.kept, zip(self.trained, self.like, strict=True)
             return [torch.zeros_like(e) if k in kept else None for k, e in pairs]
-        with waiting("wait for sums of gradients"):
+        if isinstance(self.request, SharedSum):
             self.request.wait()
+        else:
+            with waiting("wait for sums of gradients"):
+                self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
         if self.owner.replicas > 1:
             flat /= self.owner.replicas
