@@ -13,6 +13,7 @@ from synth.analysis.certificate import plan_certificate
 from synth.bounds.certificate_check import check
 from synth.cli.main import main, parsed, parser
 from synth.planning.derive import plan
+from synth.prediction.prediction import Comparison
 
 DOCS = sorted(Path("docs").glob("*.md"))
 PAGES = sorted(
@@ -155,3 +156,19 @@ def test_every_table_of_results_names_its_commit() -> None:
         re.M,
     )
     assert sorted(rows) == sorted(path.stem for path in Path("benchmarks/results").glob("*.md"))
+
+
+@pytest.mark.slow
+def test_the_strategies_of_the_page_on_predictions() -> None:
+    page = Path("docs/oracle.md").read_text(encoding="utf-8")
+    names, numbers = re.findall(r"^\| (plan \| data.*) \|\n\|[-|]*\|\n\| (.*) \|$", page, re.M)[0]
+    shown = dict(zip(names.split(" | "), map(float, numbers.split(" | ")), strict=True))
+    shards = shown.pop("plan with shards alone")
+    network = "examples/networks/resnet50.yaml"
+    made = synth.predict(network, 64, "lassen")
+    assert isinstance(made, Comparison)
+    found = {each.strategy: each.seconds * 1e3 for each in made.predictions}
+    assert shown == {name: pytest.approx(found[name], rel=1e-3) for name in shown}
+    step = synth.plan(network, 64, pass_="training", objective="time", machine="lassen")
+    assert isinstance(step, synth.NetworkPlan)
+    assert shards == pytest.approx(step.cost * 1e3, rel=1e-3)
