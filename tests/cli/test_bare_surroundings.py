@@ -40,7 +40,7 @@ def test_a_bare_environment_is_enough() -> None:
         cwd=Path(__file__).parents[2],
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
