@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets, Shared
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
@@ -21,6 +22,7 @@ from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import schedule
 from synth.runtime.model.margins import MarginPlace
 from synth.runtime.model.replication import Replication
+from synth.runtime.model.states import Pair, States
 from synth.runtime.model.step_graph import (
     StepGraph,
     prefetched_before,
@@ -28,6 +30,7 @@ from synth.runtime.model.step_graph import (
 )
 from synth.runtime.model.wanted_layouts import Make
 from synth.runtime.operators.batch_norms import BatchNorms, Statistics
+from synth.runtime.operators.call import node_shape
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.inputs import Arguments, Inputs
 
@@ -44,6 +47,7 @@ class NetworkParts(NamedTuple):
     dtype: of the parameters. inference: only forward passes run, without gradients.
     margins: by the name of a call or input, its boxes where rows are computed twice.
     operations: floating-point operations of a forward pass of the whole model.
+    state: the argument of which the last output is the next value; "" for none.
     The others are those of `Network`.
     """
 
@@ -60,6 +64,7 @@ class NetworkParts(NamedTuple):
     inference: bool = False
     margins: Mapping[str, MarginPlace] = MappingProxyType({})
     operations: int = 0
+    state: str = ""
 
 
 def assembled(
@@ -80,28 +85,35 @@ def assembled(
     Raises `ValueError` for a model that ranks cannot run, or that uses parameters or
     buffers which it does not use in the first graph.
     """
-    context = Context(tuner=default_tuner(), process_groups=process_groups)
-    if first is not None:  # which the failure detector looks at
-        before = first.context.traffic
-        context.traffic.network = before.network or before
     placed = {name: PlannedBoxes(*boxes) for name, boxes in parts.places.items()}
     homes = None if first is None or partitions is not None else first.homes
-    made = Builder(
-        model,
-        parts.graph,
-        parts.make,
-        context,
-        places=placed,
-        refuse=parts.refuse,
-        batch_norms=BatchNorms(context, parts.batch_norm),
-        given_homes=homes,
-        device=device,
-        inference=parts.inference,
-        partitions=partitions or {},
-        margins=parts.margins,
-    )
-    order = [name for name, _ in made.calls]
+
+    def built(known: Mapping[str, Layout], quiet: bool = False) -> Builder:
+        context = Context(tuner=default_tuner(), process_groups=process_groups)
+        if first is not None:  # which the failure detector looks at
+            before = first.context.traffic
+            context.traffic.network = before.network or before
+        return Builder(
+            model,
+            parts.graph,
+            parts.make,
+            context,
+            places=placed,
+            refuse=parts.refuse,
+            batch_norms=BatchNorms(context, parts.batch_norm),
+            given_homes=homes,
+            device=device,
+            inference=parts.inference,
+            partitions=partitions or {},
+            margins=parts.margins,
+            states=known,
+            quiet=quiet,
+        )
+
     arguments = Arguments(model, parts.inputs)
+    states = States(parts.state) if first is None else first.states
+    made = with_states(built, states, states.pairs(arguments, parts.graph))
+    order = [name for name, _ in made.calls]
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     dtypes = [each.dtype or parts.dtype for each in arguments.specs]
     ranks = process_groups.ranks
@@ -134,4 +146,24 @@ def assembled(
         replication=replication,
         inference=parts.inference,
         operations=parts.operations,
+        states=states,
     )
+
+
+def with_states(
+    built: Callable[..., Builder], states: States, pairs: Sequence[Pair]
+) -> Builder:
+    """What is built, with the state where it is computed, or where it lay before."""
+    known = states.known(pairs)
+    if len(known) < len(pairs):
+        tried = built(known, quiet=True)
+        new = {p.taken.name: tried.layouts[p.given.name] for p in pairs}
+        known = new | known
+    made = built(known)
+    states.learn(pairs, made.layouts)
+    for name, place in states.given(made.structure).items():
+        node = made.graph_outputs[place]
+        target = states.layouts.get((name, node_shape(node)))
+        if target is not None:
+            made.leave(node, place, target)
+    return made

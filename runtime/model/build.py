@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from synth.runtime.comm.exchanges import added
 from synth.runtime.comm.layout import Layout, replicated
+from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.log import LOG
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import (
@@ -31,6 +32,7 @@ from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import Expected, require_handed
 from synth.runtime.model.margins import MarginPlace, Margins
 from synth.runtime.model.parameters import first_names, homes
+from synth.runtime.model.states import Left
 from synth.runtime.model.step_graph import Wiring
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.alike_positions import PositionBlocks
@@ -64,6 +66,8 @@ class Builder(Wiring):
     places: node -> the boxes of all ranks before and after a layer without weights.
     inference: only forward passes run, so that ranks may compute the same words.
     margins: node -> its boxes where ranks compute rows of others; see `Margins`.
+    states: node of an input -> where it lies, as an earlier call left it.
+    quiet: whether gathered calls are not logged.
 
     expected: node -> what its step makes, as it was traced. inputs: nodes.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
@@ -83,8 +87,11 @@ class Builder(Wiring):
         inference: bool = False,
         partitions: Mapping[str, Partition] = MappingProxyType({}),
         margins: Mapping[str, MarginPlace] = MappingProxyType({}),
+        states: Mapping[str, Layout] = MappingProxyType({}),
+        quiet: bool = False,
     ) -> None:
         super().__init__(context)
+        self.states = states
         # of words between steps, and of halos; they do not refer to this
         self._counter = partial(context.counter, "move", 0)
         self._halo_counter = partial(context.counter, "halo", 0)
@@ -117,7 +124,7 @@ class Builder(Wiring):
         for node in graph.nodes:
             self._read(node)
         self.projections = None  # which refers to this, so that the model would stay
-        if self.whole and context.ranks.reports:
+        if self.whole and context.ranks.reports and not quiet:
             LOG.warning("\n".join([*self.whole[:MOST], *self._more()]))
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
         for node in graph.nodes:
@@ -138,9 +145,11 @@ class Builder(Wiring):
                 self.inputs.append(node.name)
                 self.batch_norms.add_input(node_shape(node))
                 owned = self.margins.add(node, None, f"{node.name} of the input")
-                self.layouts[node.name] = owned or self.wanted.of_input(node)
+                known = self.states.get(node.name)
+                self.layouts[node.name] = owned or known or self.wanted.of_input(node)
             case "output":
                 given: Any = node.args[0]
+                self.graph_outputs: tuple[fx.Node, ...] = tuple(given)
                 self.outputs = tuple(each.name for each in given)
                 self.structure = node.meta["structure"]
                 self.modes = node.meta.get("refused", {})
@@ -338,6 +347,24 @@ class Builder(Wiring):
             place,
             may_change(call.node),
         )
+
+    # -- states ---------------------------------------------------------------------
+
+    def leave(self, node: fx.Node, place: int, target: Layout) -> None:
+        """Move a value to where the next call takes it; place: among the outputs."""
+        source, name = self.layouts[node.name], f"{node.name}_state_{place}"
+        if source.boxes == target.boxes:
+            return
+        self.steps[name] = Left(source, target, self._counter(name))
+        self.calls.append((name, (node.name,)))
+        self.layouts[name], self.held[name] = target, []
+        self.floats |= {name} if node.name in self.floats else set()
+        if node.name in self.expected:
+            own = shape(target.mine)
+            self.expected[name] = self.expected[node.name]._replace(shape=own)
+        outs = list(self.outputs)
+        outs[place] = name
+        self.outputs = tuple(outs)
 
     # -- small parts ---------------------------------------------------------------
 

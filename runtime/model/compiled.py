@@ -95,6 +95,7 @@ def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
     given = program.structure.filled(range(len(program.outputs)))
     entry.keys, entry.inference = None, program.inference
     plain = whole and not any("." in name for name in entry.names)
+    plain = plain and not program.states.argument
     plain = plain and program.arguments.has_tensors_alone and not program.modes
     if plain and given == 0:
         entry.keys = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -52,6 +53,7 @@ from synth.runtime.model.planned_words import (
 from synth.runtime.model.programs import Programs
 from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
+from synth.runtime.model.states import alone, stamped
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
@@ -87,7 +89,7 @@ class Network(Shown):
     _original: Original | None
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
-        *("_watch", "_original", "_whole", "entry", "_meter"),
+        *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -114,7 +116,7 @@ class Network(Shown):
         shown = partitioned_copy(model, self.program.homes, ranks)
         template, modes = emptied(model), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
-        self._meter = Meter()
+        self._meter, self._sessions = Meter(), itertools.count(1)
         self._watch = Watch(shown, self.program.attributes)
         self._original = Original(model, self.program.attributes, self._watch)
         look_for_uses(self, model)
@@ -145,6 +147,7 @@ class Network(Shown):
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
         made._meter = Meter(words=self.received())
+        made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
         made._original = None
         made._connect()
@@ -198,8 +201,15 @@ class Network(Shown):
     def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
         """A forward pass, or a call of another method that is planned like one."""
         self._follow_changes()
+        states = self.program.states
+        if states.argument and not method:
+            arguments, own = self.program.arguments, self._sessions
+            calls = states.stamps(arguments, args, kwargs, own)
+            self.ranks.note(f"call that gave {states.argument}", calls)
         call, given = self._programs.of_call(method, args, kwargs, self)
         first = call.first
+        if states.argument:
+            self._require_state(first, given)
         if first is not self.program:
             self._read_also(first)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
@@ -208,11 +218,33 @@ class Network(Shown):
             self._meter.add(program.operations, torch.is_grad_enabled())
         if refuses:
             made = [without_gradient(each) for each in made]
+        kept = {place: name for name, place in states.given(program.structure).items()}
+        number, own = next(self._sessions), self._sessions
+        made = [alone(w) if place in kept else w for place, w in enumerate(made)]
         pairs = zip(made, program.output_partitions.values(), strict=True)
         outs = [left(part, place, before) for part, place in pairs]
-        if self._whole:
-            outs = [whole_of(each, None) for each in outs]
+        outs = [
+            stamped(each, own, number, kept[place])
+            if place in kept
+            else whole_of(each, None)
+            if self._whole
+            else each
+            for place, each in enumerate(outs)
+        ]
         return program.structure.filled(outs)
+
+    def _require_state(self, first: StepGraph, given: list[torch.Tensor]) -> None:
+        """Raise `ValueError` for a state of another shape than was planned."""
+        states, places = first.states, first.input_partitions
+        planned = {name: tuple(place.shape) for name, place in places.items()}
+        outs = dict(
+            zip(first.structure.names, first.output_partitions.values(), strict=True)
+        )
+        shapes = [tuple(each.shape) for each in outs.values()]
+        own = states.taken([*planned])
+        ends = states.given(first.structure).items()
+        kept = [n for n, at in ends if n in own and shapes[at] == planned[own[n]]]
+        states.require_shapes(dict(zip(planned, given, strict=True)), planned, kept)
 
     def _computed(
         self, call: CallGraphs, given: list[torch.Tensor]

@@ -37,6 +37,7 @@ from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
+from synth.runtime.model.states import States
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
@@ -121,6 +122,7 @@ class StepGraph(Wiring):
     replication: what replicas exchange before a pass; None for one replica.
     inference: whether only forward passes run, without gradients.
     operations: floating-point operations of a forward pass, on all ranks together.
+    states: where the state lies that one call gives and the next one takes.
     follows: what the modes and settings of the steps are those of; copies of a network
         share the steps.
     read_back: mode -> the form of the last pass, and what its backward pass reads.
@@ -137,6 +139,7 @@ class StepGraph(Wiring):
     replication: Replication | None = None
     inference: bool = False
     operations: int = 0
+    states: States = field(default_factory=States)
     follows: object = None
     read_back: dict[bool, tuple[Any, set[str]]] = field(default_factory=dict)
     forwards: int = 0  # passes so far; with replicas, those of all of them

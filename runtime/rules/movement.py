@@ -6,6 +6,7 @@ input row owns the output rows that have their home there, so that few rows move
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -148,11 +149,13 @@ def joined(
     """Tensors concatenated along a dimension.
 
     places: of each part among the arguments. wanted: the layout of the result. By
-    default a rank holds its box of the first part along the other dimensions, and along
-    `dim` the same fraction of the whole. If the first part is not cut along `dim`, no
+    default a rank holds its box of the largest part along the other dimensions, and
+    along `dim` the same fraction of the whole. If that part is not cut along `dim`, no
     words of it move.
     """
-    out = wanted or like_first(sources, dim)
+    base = max(sources, key=lambda each: math.prod(each.whole))
+    rest = (each for each in sources if each is not base)
+    out = wanted or like_first([base, *rest], dim)
     operands = list[Operand]()
     start = 0
     for source, place in zip(sources, places, strict=True):

@@ -38,6 +38,7 @@ class PartitionedTensor(torch.Tensor):
     _local: torch.Tensor
     _partition: Partition
     is_copy = False  # of words that torch would show in a view
+    _stamp: Any = None  # of the call that gave it as a state
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

@@ -33,6 +33,12 @@ class Structure:
         spots = {id(value): number for number, value in enumerate(self.tensors)}
         self._empty = _mapped(given, lambda tensor: _Spot(spots[id(tensor)]))
 
+    @property
+    def last(self) -> str | None:
+        """The name of the last entry beside others; None where there is none."""
+        parts = _parts(self._empty)
+        return [*parts][-1] if parts is not None and len(parts) > 1 else None
+
     def filled(self, tensors: Sequence[Any]) -> Any:
         """The structure with other tensors."""
         return _mapped(self._empty, lambda spot: tensors[spot.number])

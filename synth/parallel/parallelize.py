@@ -66,6 +66,7 @@ def parallelize(
     mesh: DeviceMesh | None = None,
     outputs: Literal["partitioned", "whole"] = "partitioned",
     recompute: float | None = None,
+    state: str | None = None,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -121,6 +122,9 @@ def parallelize(
     recompute: how many more multiply-adds than its own the busiest rank may do, as a fraction such as 0.1,
         on rows that others own, so that fewer words move between layers. 0 or None: none. In training with
         objective "words" alone. A given plan decides it by itself; docs/inference.md.
+    state: the argument of `forward` that carries a stream from call to call: a tensor, or several in a list,
+        tuple or dict, or None where a stream begins. What `forward` gives last is its next value, and stays
+        partitioned. Every call takes it where the one before left it, so nothing moves between them.
 
     Raises `CheckError` on all ranks if the network computes something else than the model. Raises
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
@@ -154,7 +158,7 @@ def parallelize(
         )
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
-    options["batch_norm"] = batch_norm
+    options |= {"batch_norm": batch_norm, "state": state or ""}
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
     given |= {"objective": chosen_objective, "check": when, "outputs": outputs}
     given["recompute"] = extra = None if recompute is None else float(recompute)

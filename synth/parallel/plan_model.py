@@ -41,6 +41,7 @@ def plan_model(
     mode: str = "training",
     whole_weights: bool = False,
     recompute: float | None = None,
+    state: str | None = None,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -57,6 +58,7 @@ def plan_model(
     whole_weights: for time, whether ranks may hold whole slices of weights, as with DDP, where that is
         faster and fits; `plan.whole` then tells by layer.
     recompute: as for `parallelize`; `plan.margins` then tells what ranks compute.
+    state: as for `parallelize`; `plan.words` has what moves to where the next call takes it.
 
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
@@ -85,17 +87,20 @@ def plan_model(
     traced = trace_model(model, input)
     plan = plan_network(traced.network, within(request, memory))
     return replace(
-        plan, words_of=partial(_words_of, emptied(model), Inputs.of(input).without_examples(), traced)
+        plan,
+        words_of=partial(_words_of, emptied(model), Inputs.of(input).without_examples(), traced, state or ""),
     )
 
 
-def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:
+def _words_of(
+    model: nn.Module, inputs: Inputs, traced: TracedModel, state: str, plan: NetworkPlan
+) -> PlannedWords:
     """The words of all calls of a model without values, on ranks that do not run."""
     from synth.runtime.grid.ranks import AbsentRanks
 
     request = plan.request
     require_few(request.procs)
-    options = {"check_finite": False, "batch_norm": request.batch_norm}
+    options = {"check_finite": False, "batch_norm": request.batch_norm, "state": state}
     inference = request.resident_weights
     asked = request.input_gradient and not inference
     ranks = AbsentRanks.numbered(request.procs)

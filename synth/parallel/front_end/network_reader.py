@@ -18,7 +18,7 @@ from synth.layer.layer import Layer
 from synth.network.graph import Network, Node
 from synth.network.node_builder import shape_before_flatten
 from synth.network.reductions import layer_below
-from synth.network.row_maps import RowMap
+from synth.network.row_maps import CONSTANT, RowMap
 from synth.parallel.front_end.node_facts import division, saved_tensor
 from synth.parallel.front_end.node_names import NodeNames
 from synth.parallel.front_end.torch_layers import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from synth.runtime.rules.reductions import ReductionForm
     from synth.runtime.rules.row_calls import MovedRows
 
+OTHER = "another input"
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
 
 Shape = tuple[int, ...]
@@ -124,7 +125,7 @@ class NetworkReader:
         name = self.names.free(str(node.name))
         own = shape or (1,)
         self.nodes[name] = Node(name, "gathered", ("input",), own, self.input, divided="parts")
-        self.notes[name] = "another input"
+        self.notes[name] = OTHER
         return Value(name, straight(shape))
 
     # -- operators ------------------------------------------------------------------------------------
@@ -244,6 +245,8 @@ class NetworkReader:
     def _cat(self, call: Call, joined: Sequence[fx.Node], dim: int) -> Value | None:
         parts = [self.values[part] for part in joined]
         order = parts[0].order
+        if order[dim] > 1:
+            return self._behind_inputs(call, parts, dim)
         if order[dim] != 1 or len(parts) < 2:
             return None
         name = self.names.of(call)
@@ -251,6 +254,27 @@ class NetworkReader:
         first, shape = self._shape_of(sources[0]), permuted(call.out, order)
         self.nodes[name] = Node(name, "cat", sources, shape, first)
         return Value(name, order)
+
+    def _behind_inputs(self, call: Call, parts: Sequence[Value], dim: int) -> Value | None:
+        """Rows of a value between those of other inputs, such as a cache: as if it were padded.
+
+        None where several parts are computed. The others lie where the value does.
+        """
+        own = [place for place, part in enumerate(parts) if self.notes.get(part.name) != OTHER]
+        if len(own) != 1:
+            return None
+        sizes = [self._shape_of(part.name)[part.order[dim]] for part in parts]
+        source, start = parts[own[0]], sum(sizes[: own[0]])
+        shape = self._shape_of(source.name)
+        maps = [RowMap(extent, range(extent)) for extent in shape]
+        size, at = sizes[own[0]], source.order[dim]
+        rows = [*[CONSTANT] * start, *range(size), *[CONSTANT] * (sum(sizes) - start - size)]
+        maps[at] = RowMap(size, rows)
+        name = self.names.of(call)
+        joined = tuple(len(each.rows) for each in maps)
+        self.nodes[name] = Node(name, "reindex", (source.name,), joined, shape, maps=tuple(maps))
+        self.notes[name] = "beside another input"
+        return Value(name, source.order)
 
     def _reindex(self, call: Call, moved: MovedRows) -> Value | None:
         """Rows that are moved or selected, in the order of the network's dimensions."""

@@ -190,6 +190,47 @@ def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) ->
     return made
 
 
+def slice_joins(graph: fx.Graph, operators: Operators) -> None:
+    """Replace a slice of a concatenation, along its dimension, by the concatenation of slices of its parts.
+
+    Parts of which no row is read are left out, so that a rank joins no more than the slice.
+    """
+    import torch
+
+    for node in list(graph.nodes):
+        if not node.op.startswith("call") or node.meta.get("expression") or not _fixed(node):
+            continue
+        form, sources = operators.form(node, "reindex"), node.all_input_nodes
+        dim = None if form is None or len(sources) != 1 else _joined_dim(sources[0], operators)
+        if dim is None or form.dims is not None or not _fixed(sources[0]):
+            continue
+        rows = form.maps[dim].rows
+        plain = all(each.plain for place, each in enumerate(form.maps) if place != dim)
+        if not plain or not len(rows) or list(rows) != [*range(rows[0], rows[0] + len(rows))] or rows[0] < 0:
+            continue
+        parts, _ = operators.form(sources[0], "cat")
+        if len({each.meta["value"].dtype for each in (*parts, node)}) > 1:
+            continue
+        with graph.inserting_before(node):
+            made, start = list["fx.Node"](), 0
+            for part in parts:
+                size = part.meta["value"].shape[dim]
+                low, high = max(0, rows[0] - start), min(size, rows[-1] + 1 - start)
+                start += size
+                if low >= high:
+                    continue
+                if high - low < size:
+                    part = graph.call_function(torch.narrow, (part, dim, low, high - low))
+                    part.meta = {**node.meta, "value": node.meta["value"].narrow(dim, 0, high - low)}
+                made.append(part)
+            (whole,) = made if len(made) == 1 else (graph.call_function(torch.cat, (made, dim)),)
+        if len(made) > 1:
+            whole.meta = {**node.meta}
+        for user in list(node.users):
+            redirect(user, node, whole)
+        graph.erase_node(node)
+
+
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
     """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
 
