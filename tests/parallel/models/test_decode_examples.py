@@ -10,6 +10,7 @@ import pytest
 from rank_pool import RankPool
 
 DECODE = Path(__file__).parents[3] / "examples/decode.py"
+STREAM = DECODE.with_name("film_stream.py")
 WIDTHS, CASES = (8, 8, 16, 16), {"image": (9, 7), "video": (3, 7, 5)}  # uneven on four ranks
 
 
@@ -45,8 +46,33 @@ def test_decoders_of_diffusers(kind: str, ranks: RankPool) -> None:
         assert found["error"] < 1e-5 * found["largest"]
 
 
-def test_what_a_user_writes_is_short() -> None:
-    source = DECODE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", [DECODE, STREAM], ids=["decode", "film_stream"])
+def test_what_a_user_writes_is_short(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
     text = source[source.index("def decoded(") :].split("\n\n\n")[0]
     assert "parallelize(" in text
     assert len(text.splitlines()) <= 10
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(STREAM, 2, tmp_path_factory.mktemp("two")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+def test_a_film_as_a_stream(two: RankPool) -> None:
+    """Chunks are the whole film; each moves as many words, and holds as many bytes, as the one before."""
+    for found in two.call("measured", (6, 5), 5, 1, (4, 4, 4)):
+        assert max(found["error"], found["chunks, one process"]) < 1e-5 * found["largest"]
+        assert len({*found["words"][2:]}) == 1
+        assert max(found["bytes"][3:]) <= found["bytes"][2]
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_the_stream_of_diffusers(two: RankPool) -> None:
+    if find_spec("diffusers") is None:
+        pytest.skip("diffusers is absent; pip install diffusers")
+    for found in two.call("measured", (6, 5), 4, 1, (4, 4, 4), True):
+        assert found["error"] < 1e-5 * found["largest"]
