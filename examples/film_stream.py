@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 import synth
-from synth.runtime.grid.allocation_counter import allocated, live_bytes
+from synth.runtime.grid.allocation_counter import allocated
 
 Caches = Iterator[Any]
 
@@ -157,9 +157,7 @@ def measured(
         with torch.inference_mode():
             whole = model(torch.cat(film, 2))[0]
         facts["chunks, one process"] = float((torch.cat(right, 2) - whole).abs().max())
-        before = live_bytes()
-        facts["bytes, film"] = live_bytes() + allocated(lambda: model(torch.cat(film, 2))).peak - before
-        facts["bytes, chunk"] = allocated(lambda: list(alone(model, film[:2]))).peak
+        facts["bytes, film at once"] = allocated(lambda: model(torch.cat(film, 2))).peak
     made = list(decoded(model, film))
     if right:
         facts["error"] = max(float((a - b).abs().max()) for a, b in zip(made, right, strict=True))

@@ -257,7 +257,10 @@ class Network(Shown):
         joint = torch.is_grad_enabled() or self.training  # of all replicas
         number = first.forwards + (joint or first.replication is None)
         batches = dict(zip(call.first.inputs, given, strict=True))
-        program = call.of(batches, self)
+        try:
+            program = call.of(batches, self)
+        except ValueError as error:
+            raise first.states.blamed(error, batches) from None
         self._programs.require_alone(program)
         replication = program.replication
         what = f"forward pass {number}{call.suffix(program)}"

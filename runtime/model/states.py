@@ -196,6 +196,22 @@ class States:
                     " one of that shape to begin one"
                 )
 
+    def blamed(
+        self, error: ValueError, given: Mapping[str, torch.Tensor]
+    ) -> ValueError:
+        """An error of planning, which says that it may be the state that does not fit.
+
+        given: the inputs by name.
+        """
+        own = self.taken([*given]).values()
+        if not any(getattr(given[name], "_stamp", None) for name in own):
+            return error
+        shapes = ", ".join(f"{n} of {tuple(t.shape)}" for n, t in given.items())
+        return ValueError(
+            f"a state of this network does not fit what it is given with, {shapes}:"
+            f" {error}"
+        )
+
 
 def alone(words: torch.Tensor) -> torch.Tensor:
     """The same words in memory of their own, not in that of a larger tensor.

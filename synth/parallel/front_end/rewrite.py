@@ -139,7 +139,7 @@ def reduce_parts(graph: fx.Graph, operators: Operators) -> None:
             continue
         parts, dim = operators.form(cat, "cat")
         alike = {each.meta["value"].dtype for each in (*parts, cat)}
-        if not form.over or dim in form.over or len(alike) > 1 or not all(map(_fixed, (*calls, cat))):
+        if not form.over or dim in form.over or len(alike) > 1 or not all(map(is_fixed, (*calls, cat))):
             continue
         after = dim if form.keep else dim - sum(each < dim for each in form.over)
         with graph.inserting_before(node):
@@ -169,7 +169,7 @@ def _calls_on_join(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], 
         before = calls[0].all_input_nodes
         if len(before) != 1 or not before[0].op.startswith("call") or before[0].meta.get("expression"):
             return calls, None
-        if _joined_dim(before[0], operators) is not None:
+        if joined_dim(before[0], operators) is not None:
             return calls, before[0]
         call = operators.call(before[0])
         kind = operators.operator(call).kind
@@ -178,7 +178,7 @@ def _calls_on_join(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], 
         calls.insert(0, before[0])
 
 
-def _fixed(node: fx.Node) -> bool:
+def is_fixed(node: fx.Node) -> bool:
     """Whether a call is the same in both modes of the model."""
     return not {"only", "arguments", "passes"} & node.meta.keys()
 
@@ -190,47 +190,6 @@ def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) ->
     return made
 
 
-def slice_joins(graph: fx.Graph, operators: Operators) -> None:
-    """Replace a slice of a concatenation, along its dimension, by the concatenation of slices of its parts.
-
-    Parts of which no row is read are left out, so that a rank joins no more than the slice.
-    """
-    import torch
-
-    for node in list(graph.nodes):
-        if not node.op.startswith("call") or node.meta.get("expression") or not _fixed(node):
-            continue
-        form, sources = operators.form(node, "reindex"), node.all_input_nodes
-        dim = None if form is None or len(sources) != 1 else _joined_dim(sources[0], operators)
-        if dim is None or form.dims is not None or not _fixed(sources[0]):
-            continue
-        rows = form.maps[dim].rows
-        plain = all(each.plain for place, each in enumerate(form.maps) if place != dim)
-        if not plain or not len(rows) or list(rows) != [*range(rows[0], rows[0] + len(rows))] or rows[0] < 0:
-            continue
-        parts, _ = operators.form(sources[0], "cat")
-        if len({each.meta["value"].dtype for each in (*parts, node)}) > 1:
-            continue
-        with graph.inserting_before(node):
-            made, start = list["fx.Node"](), 0
-            for part in parts:
-                size = part.meta["value"].shape[dim]
-                low, high = max(0, rows[0] - start), min(size, rows[-1] + 1 - start)
-                start += size
-                if low >= high:
-                    continue
-                if high - low < size:
-                    part = graph.call_function(torch.narrow, (part, dim, low, high - low))
-                    part.meta = {**node.meta, "value": node.meta["value"].narrow(dim, 0, high - low)}
-                made.append(part)
-            (whole,) = made if len(made) == 1 else (graph.call_function(torch.cat, (made, dim)),)
-        if len(made) > 1:
-            whole.meta = {**node.meta}
-        for user in list(node.users):
-            redirect(user, node, whole)
-        graph.erase_node(node)
-
-
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
     """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
 
@@ -238,7 +197,7 @@ def split_joins(graph: fx.Graph, operators: Operators) -> None:
     one call are one reader.
     """
     for node in list(graph.nodes):
-        if _joined_dim(node, operators) is None:
+        if joined_dim(node, operators) is None:
             continue
         _merge_nested_cats(node, operators)
         readers: dict[object, list[fx.Node]] = {}
@@ -252,11 +211,11 @@ def split_joins(graph: fx.Graph, operators: Operators) -> None:
             for user in (first, *others):
                 redirect(user, node, twin)
     for node in reversed(list(graph.nodes)):
-        if not node.users and _joined_dim(node, operators) is not None:
+        if not node.users and joined_dim(node, operators) is not None:
             graph.erase_node(node)
 
 
-def _joined_dim(node: fx.Node, operators: Operators) -> int | None:
+def joined_dim(node: fx.Node, operators: Operators) -> int | None:
     """The dimension along which a node joins tensors; None for any other node."""
     if node.op != "call_function":
         return None
@@ -267,11 +226,11 @@ def _joined_dim(node: fx.Node, operators: Operators) -> int | None:
 def _merge_nested_cats(node: fx.Node, operators: Operators) -> None:
     """Replaces parts that are concatenations themselves by their parts."""
     parts, dim = operators.form(node, "cat")
-    if not any(_joined_dim(part, operators) == dim for part in parts):
+    if not any(joined_dim(part, operators) == dim for part in parts):
         return
     flat: list[fx.Node] = []
     for part in parts:
-        inner = _joined_dim(part, operators) == dim
+        inner = joined_dim(part, operators) == dim
         flat += operators.form(part, "cat")[0] if inner else [part]
     kwargs = {key: value for key, value in node.kwargs.items() if key not in ("tensors", "dim")}
     node.args, node.kwargs = (flat, dim), kwargs

@@ -20,9 +20,9 @@ from synth.parallel.front_end.rewrite import (
     fix_shapes,
     join_stacks,
     reduce_parts,
-    slice_joins,
     split_joins,
 )
+from synth.parallel.front_end.slices import slice_first, turn_by_flips
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,8 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)
-    slice_joins(graph, operators)
+    turn_by_flips(graph)
+    slice_first(graph, operators)
     word = str(dtype).removeprefix("torch.")
     reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))
     network = reader.network(graph, name or type(model).__name__)

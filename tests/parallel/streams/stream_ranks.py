@@ -101,11 +101,11 @@ def recurrent(training: bool) -> dict[str, float]:
         if training:
             total.backward()
         found.append((whole(y), whole(state["h"]), whole(state["mean"]), whole(total)))
-    apart = {str(n): float((a - b).abs().max()) for n, (a, b) in enumerate(zip(*found, strict=True))}
+    apart = {str(n): float((a - b).detach().abs().max()) for n, (a, b) in enumerate(zip(*found, strict=True))}
     for (name, one), other in zip(model.named_parameters(), net.parameters(), strict=True):
         if training:
             assert one.grad is not None
-            apart[name] = float((one.grad - whole(other.grad)).abs().max())
+            apart[name] = float((one.grad - whole(other.grad)).detach().abs().max())
     return apart
 
 
