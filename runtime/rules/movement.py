@@ -149,13 +149,11 @@ def joined(
     """Tensors concatenated along a dimension.
 
     places: of each part among the arguments. wanted: the layout of the result. By
-    default a rank holds its box of the largest part along the other dimensions, and
-    along `dim` the same fraction of the whole. If that part is not cut along `dim`, no
+    default a rank holds its box of the first part along the other dimensions, and along
+    `dim` the same fraction of the whole. If the first part is not cut along `dim`, no
     words of it move.
     """
-    base = max(sources, key=lambda each: math.prod(each.whole))
-    rest = (each for each in sources if each is not base)
-    out = wanted or like_first([base, *rest], dim)
+    out = wanted or like_first(sources, dim)
     operands = list[Operand]()
     start = 0
     for source, place in zip(sources, places, strict=True):
@@ -164,6 +162,12 @@ def joined(
         operands.append(pulled(source, reads, out, place))
         start += source.whole[dim]
     return Rule(out, tuple(operands), lambda *parts: torch.cat(parts, dim))
+
+
+def like_largest(layouts: Sequence[Layout], dim: int) -> Layout:
+    """The layout of the largest part, scaled along a dimension to all parts."""
+    base = max(layouts, key=lambda each: math.prod(each.whole))
+    return like_first([base, *(each for each in layouts if each is not base)], dim)
 
 
 def like_first(layouts: Sequence[Layout], dim: int) -> Layout:

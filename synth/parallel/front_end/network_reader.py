@@ -252,6 +252,7 @@ class NetworkReader:
         name = self.names.of(call)
         sources = tuple(self._ordered(part, order, name) for part in parts)
         first, shape = self._shape_of(sources[0]), permuted(call.out, order)
+        call.node.meta["like_first"] = True  # where the planner has it
         self.nodes[name] = Node(name, "cat", sources, shape, first)
         return Value(name, order)
 

@@ -66,7 +66,7 @@ def test_a_film_as_a_stream(two: RankPool) -> None:
     for found in two.call("measured", (6, 5), 5, 1, (4, 4, 4)):
         assert max(found["error"], found["chunks, one process"]) < 1e-5 * found["largest"]
         assert len({*found["words"][2:]}) == 1
-        assert max(found["bytes"][3:]) <= found["bytes"][2]
+        assert max(found["bytes"][3:]) < 1.2 * found["bytes"][2]  # a thread of gloo may keep a message
 
 
 @pytest.mark.ranks
