@@ -91,10 +91,6 @@ class SharedParts:
         """Sums of some numbers per value, (numbers, *own box), over the ranks."""
         return self._combined(own, lambda parts, _: parts.sum(0))
 
-    def owned_sums(self, own: torch.Tensor) -> torch.Tensor:
-        """Sums over the ranks of the owned values alone, (numbers, *owned box)."""
-        return self.owned_parts(own).sum(0)
-
     def owned_parts(
         self, own: torch.Tensor, none: Sequence[float] = ()
     ) -> torch.Tensor:
@@ -105,12 +101,10 @@ class SharedParts:
         to_owners, _ = self._by_owner
         return self._by_rank(own, to_owners, self.owned.mine, none)
 
-    def broadcast(self, owned: torch.Tensor) -> torch.Tensor:
-        """(numbers, *own box), from the owned values; the adjoint of `owned_sums`."""
-        return self.from_owners([owned] * len(self.ranks))
-
     def from_owners(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """(numbers, *own box), from what the owners have for each rank.
+
+        The adjoint of `owned_parts`.
 
         values: by rank, (numbers, *owned box).
         """
@@ -159,7 +153,7 @@ class SharedParts:
                 parts = self._by_rank(own, self._around, mine)
             return combine(parts, within(mine, mine))
         total = combine(self.owned_parts(own), within(self.owned.mine, mine))
-        return self.broadcast(total)
+        return self.from_owners([total] * len(self.ranks))
 
     @cached_property
     def _alike(self) -> bool:
@@ -300,8 +294,8 @@ def weighted_moments(
     The formula is that of Chan, Golub and LeVeque (1983).
     """
     mean = (shares * means).sum(0)
-    spread = (means - mean).square_()
-    return mean, spread.add_(variances).mul_(shares).sum(0)
+    spread = (means - mean).square() + variances
+    return mean, (shares * spread).sum(0)
 
 
 def sharing(held: Layout) -> tuple[int, ...]:
@@ -344,3 +338,22 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
         else:
             native_gather(rows, own, group)
     return rows
+
+
+# -- of words that several ranks hold --------------------------------------------------
+
+
+def of_owned(shard: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
+    """The words of a shard that this rank owns."""
+    if owned.mine == held.mine:
+        return shard
+    return shard[within(owned.mine, held.mine)].contiguous()
+
+
+def zero_but_owned(values: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
+    """Words like those of a shard; 0 for those that other ranks own."""
+    if owned.mine == held.mine:
+        return values
+    kept, place = torch.zeros_like(values), within(owned.mine, held.mine)
+    kept[place] = values[place]
+    return kept

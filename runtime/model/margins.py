@@ -31,7 +31,6 @@ from synth.runtime.rules.convolution import convolution
 from synth.runtime.rules.rule import Operand
 
 BY_RULE = ("layer", "pool", "resize", "cat")  # which read other rows than their own
-GROUPS = ("groupnorm", "instancenorm")
 
 
 class MarginPlace(NamedTuple):

@@ -1,11 +1,12 @@
 """Calls that reduce dimensions, with parts of the values on every rank.
 
-`mean`, `sum`, `amax` and `amin`, adaptive poolings, and averages of which a window has
-all rows of a dimension.
+`mean`, `sum`, `amax`, `amin`, `var`, `std`, `norm` and `logsumexp`, adaptive poolings,
+and averages of which a window has all rows of a dimension.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def reduction_of(call: Call) -> ReductionForm | None:
     if len(call.inputs) != 1 or call.parameters:
         return None
     before, after = call.shapes[0], call.out
-    floats = call.node.meta["value"].is_floating_point()
+    floats = all(each.is_floating_point for each in call.dtypes)
     if not after or not floats or 0 in before:
         return None
     module: Any = call.module or (call.layer.module if call.layer else None)
@@ -36,14 +37,36 @@ def reduction_of(call: Call) -> ReductionForm | None:
     if word not in OPERATORS or kwargs.pop("dtype", None) is not None:
         return None
     args = [each for each in call.node.args if not isinstance(each, fx.Node)]
+    setting = _setting(word, args, kwargs)
     dims: Any = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
     given = dims if isinstance(dims, Sequence) else (dims,)
-    if len(args) > 2 or not given or not all(type(dim) is int for dim in given):
+    wrong = len(args) > 2 or setting is None or not given
+    if wrong or not all(type(dim) is int for dim in given):
         return None
     over = tuple(sorted({dim % len(before) for dim in given}))
     keep = len(after) == len(before)
     ones = (1,) * len(over)
-    return ReductionForm(word, over, ones, keep, OPERATORS[word])  # type: ignore[arg-type]
+    return ReductionForm(word, over, ones, keep, OPERATORS[word], setting)  # type: ignore[arg-type]
+
+
+def _setting(word: str, args: list[Any], kwargs: dict[str, Any]) -> float | None:
+    """The correction of a deviation, or the order of a norm, which leaves `args`.
+
+    None for a norm that is not the root of a sum, or for what is known only at run
+    time.
+    """
+    if word == "norm":
+        order: Any = args.pop(0) if args else kwargs.get("p", 2)
+        order = 2 if order in ("fro", None) else order
+        fits = isinstance(order, int | float) and 0 < order < math.inf
+        return float(order) if fits else None
+    if word not in ("var", "std"):
+        return 1.0
+    given = kwargs.get("correction", kwargs.get("unbiased"))
+    if len(args) > 1 and isinstance(args[1], bool):
+        given = args.pop(1)
+    given = 1 if given is None else given
+    return float(given) if isinstance(given, int | float) else None
 
 
 def _of_pooling(

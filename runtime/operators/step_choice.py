@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.layers.norms.group_norm import GroupNorm
-from synth.runtime.layers.norms.layer_norm import LayerNorm
+from synth.runtime.layers.norms.rule_norms import norm_step
 from synth.runtime.layers.steps.dropout import Dropout
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
@@ -109,7 +108,7 @@ def _on_shards(
     owned: Layout | None,
     counter: Callable[[str], Count],
     batch_norms: BatchNorms,
-) -> OnShards:
+) -> Step:
     """The step of a module that acts on shards as they are."""
     module, groups, count = operator.module, batch_norms.groups, counter(call.name)
     made: nn.Module
@@ -120,12 +119,8 @@ def _on_shards(
             )
         case "batchnorm":
             return batch_norms.step(call, module, source, owned)
-        case "groupnorm":
-            made = GroupNorm(module, module.num_groups, source, groups, count, owned)
-        case "instancenorm":
-            made = GroupNorm(module, source.whole[1], source, groups, count, owned)
-        case "layernorm":
-            made = LayerNorm(module, source, groups, count)
+        case "groupnorm" | "instancenorm" | "layernorm":
+            return norm_step(operator.kind, module, source, groups, count, owned)
         case _:
             made = copy.copy(module)  # the user's stays as it is
             if hasattr(made, "inplace"):

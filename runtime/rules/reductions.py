@@ -1,4 +1,4 @@
-"""Sums, means and extrema of rows that ranks may cut: global and adaptive pooling.
+"""Sums, extrema, deviations and norms of rows that ranks may cut, and poolings of all.
 
 Each rank reduces the rows that it has of every window. Parts of a value go to its
 owner, which combines them: the first round of `SharedParts`. The gradient of a value
@@ -11,7 +11,8 @@ as torch's adaptive pooling does. With n = 1 a window has all rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,31 +24,93 @@ from synth.runtime.comm.layout import Layout, disjoint, even
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.comm.shared_parts import SharedParts
+from synth.runtime.comm.shared_parts import SharedParts, weighted_moments
 from synth.runtime.grid.boxes import (
     Interval,
     first_rows,
     held_rows,
     intersect,
+    overlap,
     shape,
     volume,
+    within,
 )
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.rules.rule import Operand, Rule
 
 # "first": a maximum whose gradient goes to the first of equal rows, as in max pooling;
 # that of "amax" and "amin" is divided among all of them
-Word = Literal["mean", "sum", "amax", "amin", "first"]
+Word = Literal[
+    "mean", "sum", "amax", "amin", "first", "var", "std", "norm", "logsumexp"
+]
 FLOAT_ROWS = 1 << 24  # of which float32 tells the first apart
 NO_PART = (-math.inf, math.inf)  # the maximum of no rows, and where it is
 
 
-class ReductionForm(NamedTuple):
-    """A sum, mean, maximum or minimum of the rows of windows along some dimensions.
+class Joined(NamedTuple):
+    """A reduction whose parts are joined by operators of torch, with their gradients.
 
-    over: these dimensions. extents: of the result along them; "amax" and "amin" have 1.
+    own: (numbers, *values) of rows along some dimensions. whole: the values, from the
+    numbers and the rows of the parts, (ranks, numbers, *values) and (ranks, *values).
+    none: the numbers of no rows.
+    """
+
+    own: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+    whole: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    none: tuple[float, ...] = (0.0,)
+
+
+def _deviation(correction: float, root: bool) -> Joined:
+    def own(shard: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
+        variance, mean = torch.var_mean(shard, over, correction=0, keepdim=True)
+        return torch.stack([mean, variance])
+
+    def whole(parts: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        count = rows.sum(0)
+        means, variances = parts.unbind(1)
+        _, variance = weighted_moments(means, variances, rows / count)
+        variance = variance * (count / (count - correction).clamp(0))
+        zero = variance == 0  # where torch gives a root the gradient 0
+        return (
+            variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+            if root
+            else variance
+        )
+
+    return Joined(own, whole, (0.0, 0.0))
+
+
+def _norm(order: float) -> Joined:
+    return Joined(
+        lambda shard, over: torch.linalg.vector_norm(shard, order, over, True)[None],
+        lambda parts, _: torch.linalg.vector_norm(parts.squeeze(1), order, 0),
+    )
+
+
+def _log_of_sum(_: float) -> Joined:
+    return Joined(
+        lambda shard, over: torch.logsumexp(shard, over, True)[None],
+        lambda parts, _: torch.logsumexp(parts.squeeze(1), 0),
+        (-math.inf,),
+    )
+
+
+# a correction of the number of rows, or the order of a norm -> how parts are joined
+JOINED: dict[str, Callable[[float], Joined]] = {
+    "var": lambda correction: _deviation(correction, root=False),
+    "std": lambda correction: _deviation(correction, root=True),
+    "norm": _norm,
+    "logsumexp": _log_of_sum,
+}
+
+
+class ReductionForm(NamedTuple):
+    """A sum, mean, extremum, deviation or norm of the rows of windows along dimensions.
+
+    over: these. extents: of the result along them; 1 but of "mean", "sum" and "first".
     keep: whether these dimensions stay; else their extents are 1.
     operator: of torch, called with one word; it says the dtype under autocast.
+    setting: the correction of a deviation, or the order of a norm.
     """
 
     word: Word
@@ -55,11 +118,17 @@ class ReductionForm(NamedTuple):
     extents: tuple[int, ...]
     keep: bool
     operator: Operator
+    setting: float = 1.0
 
     @property
     def adds(self) -> bool:
         """Whether parts of a value are added, and are one number each."""
         return self.word in ("mean", "sum")
+
+    @property
+    def joined(self) -> Joined | None:
+        """How parts of a value are joined; None for sums and extrema."""
+        return JOINED[self.word](self.setting) if self.word in JOINED else None
 
 
 def reduction(
@@ -80,7 +149,8 @@ class CutReduction:
         process_groups: ProcessGroups,
         count: Count,
     ) -> None:
-        self.word, self.over, extents, self.keep, self.operator = form
+        self.word, self.over, extents, self.keep, self.operator, _ = form
+        self.joined = form.joined
         self.extents, self.adds = dict(zip(self.over, extents, strict=True)), form.adds
         self.wanted = source
         if not disjoint(self._homes(source).boxes):
@@ -140,6 +210,8 @@ class CutReduction:
                 own = shard.new_zeros(shape(self.held.mine)) + shard.sum()
             elif self.adds:
                 own = self._sums(shard, sum_dtype(dtype))
+            elif self.joined is not None:
+                own = self._joined(shard.to(sum_dtype(dtype)), self.joined)
             else:
                 own = self._extrema(shard.to(sum_dtype(dtype)))
         return own.reshape(shape(self.layout.mine)).to(dtype)
@@ -165,10 +237,37 @@ class CutReduction:
             each = own.new_tensor(sizes).reshape(-1, *[1] * (own.dim() - dim - 1))
             divisor = divisor * (sizes[0] if len({*sizes}) == 1 else each)
         own = own / divisor if self.word == "mean" else own
-        if self.parts.alone:
-            return own
+        return self._by_rank(own.unsqueeze(0)).sum(0)
+
+    def _joined(self, shard: torch.Tensor, form: Joined) -> torch.Tensor:
+        """The owned values, from the numbers of all ranks that have rows of them."""
+        parts = self._by_rank(form.own(shard, self.over), form.none)
+        return form.whole(parts, self._rows_of_ranks.to(parts))
+
+    def _by_rank(self, own: torch.Tensor, none: Sequence[float] = ()) -> torch.Tensor:
+        """The numbers of the owned values on each rank; see `SharedParts.owned_parts`.
+
+        Differentiable.
+        """
         parts = self.parts
-        return with_adjoint(own.unsqueeze(0), parts.owned_sums, parts.broadcast)
+        if parts.alone:
+            return own.unsqueeze(0)
+        return with_adjoint(
+            own,
+            lambda numbers: parts.owned_parts(numbers, none),
+            lambda gradient: parts.from_owners(gradient.unbind(0)),
+        )
+
+    @cached_property
+    def _rows_of_ranks(self) -> torch.Tensor:
+        """(rank, *owned values): how many rows of a value each rank has."""
+        mine = self.parts.owned.mine
+        found = torch.zeros(len(self.parts.ranks), *shape(mine), dtype=torch.float64)
+        for rows, rank in zip(found, self.parts.ranks, strict=True):
+            extents = shape(self.wanted.boxes[rank])
+            both = overlap(self.held.boxes[rank], mine)
+            rows[within(both, mine)] = math.prod(extents[dim] for dim in self.over)
+        return found
 
     def _extrema(self, shard: torch.Tensor) -> torch.Tensor:
         """The owned maxima or minima.
@@ -209,9 +308,17 @@ class CutReduction:
 
     def exchanges(self) -> list[Exchange]:
         """Parts of values."""
-        numbers = 1 if self.adds else 2
-        parts = summed(self.held, self.parts.owned)
-        return [each._replace(forward=times(numbers, each.forward)) for each in parts]
+        parts, back = summed(self.held, self.parts.owned), 1
+        numbers = 1 if self.adds else 2  # of an extremum, one returns
+        if self.joined is not None:
+            numbers = back = len(self.joined.none)
+        return [
+            each._replace(
+                forward=times(numbers, each.forward),
+                backward=times(back, each.backward),
+            )
+            for each in parts
+        ]
 
 
 def home_rows(
@@ -273,4 +380,8 @@ OPERATORS: dict[str, Operator] = {
     "sum": torch.sum,
     "amax": torch.amax,
     "amin": torch.amin,
+    "var": partial(torch.var, correction=0),
+    "std": partial(torch.std, correction=0),
+    "norm": partial(torch.norm, dim=0),
+    "logsumexp": partial(torch.logsumexp, dim=0),
 }

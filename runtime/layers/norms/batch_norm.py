@@ -12,6 +12,7 @@ from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count, sum_copies
+from synth.runtime.comm.shared_parts import of_owned
 from synth.runtime.kernels.autocast import (
     autocast_dtype,
     no_autocast,
@@ -20,11 +21,7 @@ from synth.runtime.kernels.autocast import (
 from synth.runtime.kernels.channel_sums import of_its_batch
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.norms.normalize import Normalize
-from synth.runtime.layers.norms.statistic_groups import (
-    ChannelMoments,
-    first_samples,
-    of_owned,
-)
+from synth.runtime.layers.norms.statistic_groups import ChannelMoments, first_samples
 from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.layers.steps.homes import moved_words, planned_words
 from synth.runtime.tensor.partition import Partition

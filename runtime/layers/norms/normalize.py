@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.shared_parts import zero_but_owned
 from synth.runtime.kernels.channel_sums import channel_sums
-from synth.runtime.layers.norms.statistic_groups import zero_but_owned
 
 if TYPE_CHECKING:
     from synth.runtime.layers.norms.batch_norm import BatchNorm

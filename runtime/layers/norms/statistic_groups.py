@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import torch
-
 from synth.runtime.comm.exchanges import Words, overlaps
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_parts import Moments
-from synth.runtime.grid.boxes import Box, Interval, joined, volume, within
+from synth.runtime.grid.boxes import Box, Interval, joined, volume
 from synth.runtime.tensor.partition import Partition
 
 
@@ -95,22 +93,3 @@ def first_samples(layout: Layout) -> Partition:
 def _is_inside(box: Box, samples: Interval) -> bool:
     """Whether a box has words of some samples, of which it has no others."""
     return bool(volume(box)) and samples[0] <= box[0][0] < samples[1]
-
-
-# -- of words that several ranks hold --------------------------------------------------
-
-
-def of_owned(shard: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
-    """The words of a shard that this rank owns."""
-    if owned.mine == held.mine:
-        return shard
-    return shard[within(owned.mine, held.mine)].contiguous()
-
-
-def zero_but_owned(values: torch.Tensor, owned: Layout, held: Layout) -> torch.Tensor:
-    """Words like those of a shard; 0 for those that other ranks own."""
-    if owned.mine == held.mine:
-        return values
-    kept, place = torch.zeros_like(values), within(owned.mine, held.mine)
-    kept[place] = values[place]
-    return kept

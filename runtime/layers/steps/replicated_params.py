@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,20 +18,22 @@ from synth.runtime.tensor.partition import Partition
 class ReplicatedParams(nn.Module):
     """Parameters and buffers by name. Several ranks may hold copies of the same words.
 
-    values: entry -> the whole of the user's model; its words are bound later.
-    layouts: entry -> the box of it that each rank holds.
+    values: entry -> the whole of the user's model, whose words are bound later, or None
+    for one that there is not. layouts: entry -> the box of it that each rank holds.
     """
 
     def __init__(
         self,
-        values: Mapping[str, torch.Tensor],
+        values: Mapping[str, torch.Tensor | None],
         layouts: Mapping[str, Layout],
         count: Count,
     ) -> None:
         super().__init__()
-        self.layouts, self.count = dict(layouts), count
-        self.owners = {name: one_owner(layout) for name, layout in layouts.items()}
-        for name, whole in values.items():
+        there = {name: whole for name, whole in values.items() if whole is not None}
+        self.names, self.count = tuple(layouts), count
+        self.layouts = {name: layouts[name] for name in there}
+        self.owners = {name: one_owner(each) for name, each in self.layouts.items()}
+        for name, whole in there.items():
             declare(self, name, whole)
 
     def own(self, name: str) -> torch.Tensor:
@@ -45,9 +48,9 @@ class ReplicatedParams(nn.Module):
             return values
         return sum_copies(values, held, owned, self.count)
 
-    def all(self) -> list[torch.Tensor]:
-        """The own boxes of all entries, in their order."""
-        return [self.own(name) for name in self.layouts]
+    def all(self) -> list[Any]:
+        """The own boxes of all entries, in their order; None for those without."""
+        return [self.own(n) if n in self.layouts else None for n in self.names]
 
     def exchanges(self) -> list[Exchange]:
         """The sums of the gradients. Those of single words are not counted."""

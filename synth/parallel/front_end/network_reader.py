@@ -210,7 +210,7 @@ class NetworkReader:
         rows = {first.order[dim]: n for dim, n in zip(form.over, form.extents, strict=True)}
         if not rows:  # every row is one of the input
             return first
-        if min(rows) < 2 or layer_below(self.nodes, first.name) is None:
+        if min(rows) < 2 or form.joined or layer_below(self.nodes, first.name) is None:
             return None
         name, shape = self.names.of(call), tuple(rows.get(dim, n) for dim, n in enumerate(here))
         self.nodes[name] = Node(name, "globalpool", (first.name,), shape, here, maximum=not form.adds)

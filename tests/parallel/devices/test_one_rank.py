@@ -77,7 +77,7 @@ def test_group_norms_are_those_of_torch(norm: nn.Module, monkeypatch: pytest.Mon
     model = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.SiLU()).double()
     batch = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     net: Any = synth.parallelize(copy.deepcopy(model), batch.shape)
-    monkeypatch.setattr("synth.runtime.layers.norms.group_norm.NormalizeGroups", None)  # several kernels
+    monkeypatch.setattr("synth.runtime.rules.group_norm.NormalizeGroups", None)  # several kernels
     out, right = net(batch), model(batch)
     torch.testing.assert_close(out.full_tensor(), right)
     for each in (out, right):

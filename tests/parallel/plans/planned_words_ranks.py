@@ -155,8 +155,29 @@ class Windows(nn.Module):
         return logits
 
 
+class Spreads(nn.Module):
+    """Deviations, norms and logarithms of sums along positions or channels; of equal or complex rows, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.classes = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.first(x))
+        x = x / (1 + x.std((2, 3), keepdim=True)) + x.logsumexp(1, keepdim=True)
+        x = self.last(x) * x.var(1, unbiased=False, keepdim=True)
+        x = x + x.norm(dim=2, keepdim=True) + torch.var(x, 3, correction=2, keepdim=True)
+        found = torch.logsumexp(x, (2, 3)) + x.norm(3, (2, 3)) + functional.relu(x - 99).std((2, 3))
+        turned = torch.complex(x, x.flip(2))
+        found = found + turned.norm(dim=(2, 3)) + turned.std((2, 3))
+        logits: torch.Tensor = self.classes(found + x[..., :2].var(3, False).mean(2))
+        return logits
+
+
 MODELS: dict[str, Any] = {
     "gates": Gates,
+    "spreads": Spreads,
     "windows": Windows,
     "group norms": lambda: UNet(),
     "instance norms": lambda: UNet("instance"),
@@ -183,7 +204,7 @@ class Rows(nn.Module):
 
 
 def shape_of(name: str) -> tuple[int, ...]:
-    shapes = {"heads": (4, 6, 12), "gates": (2, 3, 7, 3), "windows": (2, 3, 7, 9)}
+    shapes = {"heads": (4, 6, 12), "gates": (2, 3, 7, 3), "spreads": (2, 3, 7, 5), "windows": (2, 3, 7, 9)}
     return shapes.get(name, (4, 3, 12, 12))
 
 

@@ -33,6 +33,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("gates", ("hw",)),
         ("gates", ("",)),
         ("gates", ("ck",)),
+        ("spreads", ("hw",)),
+        ("spreads", ("ck",)),
         ("windows", ("hw",)),
         ("windows", ("h",)),
         ("twins", ("hk",)),
@@ -70,7 +72,7 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
 
 @pytest.mark.parametrize(("axes", "mode"), [("hw", "training"), ("bk", "training"), ("hw", "inference")])
 @pytest.mark.parametrize(
-    ("name", "tensors"), [("gates", 15), ("windows", 19), ("twins", 9), ("twins of norms", 9)]
+    ("name", "tensors"), [("gates", 15), ("spreads", 7), ("windows", 19), ("twins", 9), ("twins of norms", 9)]
 )
 @pytest.mark.one_in(3)
 def test_reductions_of_parts_give_what_one_process_gives(

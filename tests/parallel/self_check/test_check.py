@@ -23,8 +23,8 @@ import synth
 from synth.cli.main import main
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.self_check.comparison import Comparison
+from synth.runtime.layers.norms import rule_norms
 from synth.runtime.layers.norms.batch_norm import BatchNorm
-from synth.runtime.layers.norms.layer_norm import LayerNorm
 from synth.runtime.layers.steps.dropout import Drop
 from synth.runtime.model import network
 from synth.runtime.model.network import Network
@@ -113,15 +113,8 @@ def argument_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def wrong_eps(patch: pytest.MonkeyPatch) -> None:
-    forward, plain = LayerNorm.forward, functional.layer_norm
-
-    def wrong(self: LayerNorm, shard: torch.Tensor) -> torch.Tensor:
-        with pytest.MonkeyPatch.context() as inner:
-            twice = lambda x, extents, w, b, eps: plain(x, extents, w, b, 2 * eps)  # noqa: E731
-            inner.setattr(functional, "layer_norm", twice)
-            return forward(self, shard)
-
-    patch.setattr(LayerNorm, "forward", wrong)
+    rule_of = rule_norms.layer_norm
+    patch.setattr(rule_norms, "layer_norm", lambda eps, *how: rule_of(lambda: 2 * eps(), *how))
 
 
 def rows_for_channels(patch: pytest.MonkeyPatch) -> None:

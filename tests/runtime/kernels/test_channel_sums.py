@@ -13,7 +13,7 @@ from torch.nn import functional
 from synth.runtime.kernels import moments, routines
 from synth.runtime.kernels.channel_sums import channel_sums, of_its_batch
 from synth.runtime.kernels.frame import Frame
-from synth.runtime.layers.norms.row_scaling import normalized_rows, row_sums, scaled_rows
+from synth.runtime.kernels.row_scaling import normalized_rows, row_sums, scaled_rows
 
 CHANNELS, EPS = 6, 0.5
 SHAPES = [

@@ -16,8 +16,7 @@ from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.rules import shared_rounds
 from synth.runtime.layers.norms.batch_norm import BatchNorm
-from synth.runtime.layers.norms.group_norm import GroupNorm
-from synth.runtime.layers.norms.layer_norm import LayerNorm
+from synth.runtime.layers.norms.rule_norms import norm_step
 
 GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 CALLS = ("all_to_all_single", "isend", "all_reduce", GATHER)
@@ -54,10 +53,10 @@ def normalized(kind: str, whole: tuple[int, ...], boxes: tuple[Box, ...], most: 
         with watched(calls):
             own = norm(shard)
         forward = counted[:], calls[:]
-        norm.affine.requires_grad_(False)
+        norm.module.requires_grad_(False)
         calls.clear()
         (dshard,) = torch.autograd.grad(own, shard, gradient[mine])
-        words = norm.exchanges()[0]
+        (words,) = norm.rule.combined.exchanges()
     assert given.grad is not None
     pairs = (own.detach(), out[mine].detach()), (dshard, given.grad[mine])
     return {
@@ -108,11 +107,10 @@ def far(found: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def made(kind: str, plain: Any, layout: Layout, groups: ProcessGroups, count: Any) -> Any:
-    if kind == "layer":
-        return LayerNorm(plain, layout, groups, count)
     if kind == "batch":
         return BatchNorm(plain, layout, groups)
-    return GroupNorm(plain, getattr(plain, "num_groups", 12), layout, groups, count)
+    kind = "group" if kind == "one group" else kind
+    return norm_step(f"{kind}norm", plain, layout, groups, count)
 
 
 def watched(calls: list[str]) -> Any:

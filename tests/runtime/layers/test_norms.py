@@ -16,7 +16,7 @@ from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_parts import SharedParts, sharing
 from synth.runtime.grid.boxes import Box, cut
 from synth.runtime.grid.ranks import AbsentRanks
-from synth.runtime.layers.norms.group_norm import GroupNorm
+from synth.runtime.layers.norms.rule_norms import norm_step
 
 Parts = tuple[int, ...]  # of each dimension
 MAP = (2, 12, 4, 6)
@@ -123,7 +123,7 @@ def test_a_mean_far_above_the_deviation_keeps_its_digits() -> None:
     whole = (1, 4, 64, 64)
     layout = Layout(whole, (tuple((0, n) for n in whole),), absent)
     plain = torch.nn.GroupNorm(2, 4, affine=False)
-    norm = GroupNorm(plain, 2, layout, ProcessGroups(absent), lambda _: None)
+    norm = norm_step("groupnorm", plain, layout, ProcessGroups(absent), lambda _: None)
     x = torch.randn(whole) + 1e3
     wanted = torch.nn.functional.group_norm(x.double(), 2)
     assert float((norm(x) - wanted).abs().max()) < 1e-3

@@ -7,71 +7,79 @@ words of float32 then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from synth.runtime.comm.exchanges import Exchange
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.comm.shared_parts import Moments, rows_in
+from synth.runtime.comm.shared_parts import Moments, of_owned, rows_in, zero_but_owned
 from synth.runtime.grid.boxes import shape
-from synth.runtime.kernels.autocast import no_autocast, operator_dtype
+from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
-from synth.runtime.layers.norms.row_scaling import (
-    normalized_rows,
-    row_sums,
-    scaled_rows,
-)
-from synth.runtime.layers.norms.statistic_groups import of_owned, zero_but_owned
-from synth.runtime.layers.steps.held import Held
-from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.kernels.row_scaling import normalized_rows, row_sums, scaled_rows
+from synth.runtime.rules.rule import Operand, Rule
 
 
-class GroupNorm(nn.Module):
-    """`torch.nn.GroupNorm` on shards of (b, c, *spatial) with any layout.
+def group_norm(
+    groups: int,
+    eps: Callable[[], float],
+    operator: Operator,
+    layout: Layout,
+    process_groups: ProcessGroups,
+    count: Count,
+    owned: Layout | None = None,
+) -> Rule:
+    """The rule of `torch.nn.GroupNorm` on boxes of (b, c, *spatial), however they lie.
 
     With as many groups as channels it is `torch.nn.InstanceNorm1d/2d/3d`.
-    plain: has `eps` and, unless None, `weight` and `bias` of shape (c,).
+    eps: gives what is added to the variance. operator: of torch, called with one word.
     owned: boxes within those of the layout, whose words count; each has one owner. None
         where these are all words.
     """
+    shares = Moments(
+        owned or layout, (1, layout.whole[1] // groups), process_groups, count
+    )
+    made = GroupNorm(shares, eps, operator, layout)
+    return Rule(layout, (Operand(layout, layout),), made, made.shared)
+
+
+class GroupNorm:
+    """A group normalization of own boxes; see `group_norm`. shared: of owned words."""
 
     def __init__(
         self,
-        plain: Any,
-        groups: int,
+        shared: Moments,
+        eps: Callable[[], float],
+        operator: Operator,
         layout: Layout,
-        process_groups: ProcessGroups,
-        count: Count,
-        owned: Layout | None = None,
     ) -> None:
-        super().__init__()
-        self.eps, self.layout, self.owned = plain.eps, layout, owned or layout
-        self.size = layout.whole[1] // groups
-        self.shared = Moments(self.owned, (1, self.size), process_groups, count)
+        self.shared, self.layout, self.owned = shared, layout, shared.layout
+        self.eps, self.operator, (_, self.size) = eps, operator, shared.sizes
         self.words = self.shared.group_words  # per sample and group
         self.first, self.last = own = self.shared.held.mine[1]
         self.channels = rows_in(layout.mine[1], own, self.size)  # of each own group
         self.even = len(set(self.channels)) < 2
-        self.affine = affine_params(plain, layout, 1, count)
-        instances = isinstance(plain, nn.modules.instancenorm._InstanceNorm)
-        self.operator = _instance_norm if instances else _group_norm
 
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self,
+        shard: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
         """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
-        held = own_params(self.affine)
+        held = weight, bias
         dtype = operator_dtype("group normalization", self.operator, shard, *held)
         if self._is_plain(shard, dtype, held):
             with no_autocast(shard.device):
-                given = shard.to(dtype), len(self.channels), *held
-                return functional.group_norm(*given, self.eps)
+                given, groups = shard.to(dtype), len(self.channels)
+                return functional.group_norm(given, groups, *held, self.eps())
         wide = sum_dtype(dtype)
         weight, bias = (each if each is None else each.to(wide) for each in held)
         with no_autocast(shard.device):
@@ -96,14 +104,6 @@ class GroupNorm(nn.Module):
         same = all(each is None or each.dtype == dtype for each in held)
         alone = self.shared.alone and self.words > 1 and shard.numel() > 0
         return alone and whole and wide and same
-
-    def held_tensors(self) -> dict[str, Held]:
-        """Weight and bias."""
-        return self.affine.held_tensors()
-
-    def exchanges(self) -> list[Exchange]:
-        """Two numbers per group in each pass, and the gradients of weight and bias."""
-        return [*self.shared.exchanges(), *self.affine.exchanges()]
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of each own sample and channel's group."""
@@ -171,9 +171,9 @@ class NormalizeGroups(torch.autograd.Function):
     ) -> torch.Tensor:
         """The normalized shard."""
         mean, variance = norm.statistics(shard.to(sum_dtype(shard.dtype)))
-        ctx.norm, ctx.eps = norm, norm.eps
+        ctx.norm, ctx.eps = norm, norm.eps()
         ctx.save_for_backward(shard, weight, mean, variance)
-        affine = weight, bias, norm.eps
+        affine = weight, bias, ctx.eps
         return normalized_rows(shard, mean, variance, *affine).to(shard.dtype)
 
     @staticmethod
@@ -198,39 +198,3 @@ class NormalizeGroups(torch.autograd.Function):
             for each, wanted in zip(sums, (asked[2], asked[1]), strict=True)
         )
         return dshard, dweight, dbias, None
-
-
-def affine_params(
-    plain: Any, layout: Layout, dim: int, count: Count
-) -> ReplicatedParams:
-    """The weight and bias of a layer, one word per position along a dimension."""
-    given = {name: getattr(plain, name, None) for name in ("weight", "bias")}
-    values = {name: each for name, each in given.items() if each is not None}
-    each = layout.with_boxes(
-        layout.whole[dim:][:1], ((box[dim],) for box in layout.boxes)
-    )
-    return ReplicatedParams(values, dict.fromkeys(values, each), count)
-
-
-def own_params(
-    params: ReplicatedParams,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The own weight and bias; None for what there is not."""
-    weight = params.own("weight") if "weight" in params.layouts else None
-    return weight, params.own("bias") if "bias" in params.layouts else None
-
-
-# -- torch's own operators, of one word ------------------------------------------------
-
-
-def _group_norm(
-    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
-) -> torch.Tensor:
-    return functional.group_norm(word.expand(2, 1, 2), 1, weight, bias)
-
-
-def _instance_norm(
-    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
-) -> torch.Tensor:
-    batch = word.expand(2, 1, 2)
-    return functional.instance_norm(batch, weight=weight, bias=bias)
