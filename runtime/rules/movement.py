@@ -130,7 +130,7 @@ def permuted(source: Layout, order: Sequence[int]) -> Rule:
     back = [list(order).index(dim) for dim in range(len(order))]
     out = in_order(source, order)
     operand = pulled(source, tuple(map(Same, back)), out)
-    return Rule(out, (operand,), lambda shard: shard.permute(*order))
+    return Rule(out, (operand,), lambda shard: shard.permute(order))
 
 
 def in_order(layout: Layout, order: Sequence[int]) -> Layout:

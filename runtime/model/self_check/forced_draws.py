@@ -92,7 +92,7 @@ def could_be(mask: torch.Tensor, other: torch.Tensor) -> bool:
         top = each.max()
         tops.append(float(top))
         shares.append(float((each == top).double().mean()))
-    few = min(shares) * draws < 1  # all are dropped, so the scale is not seen
+    few = min(shares) * draws <= 1  # all may be dropped, so the scale is not seen
     spread = SIGMAS * (0.5 / draws) ** 0.5 + 1 / draws
     scales = few or abs(tops[0] - tops[1]) <= 1e-6 * abs(tops[1])
     sure = mask.dim() < 3 or draws < 32 or (apart[0] is None) == (apart[1] is None)

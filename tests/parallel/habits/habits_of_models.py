@@ -281,7 +281,7 @@ class Spread(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv(x)
         table: torch.Tensor = torch.ones(5, 4) * x.mean()
-        return table + x.abs().max()
+        return table + x.abs().max().permute(())
 
 
 @model_habit("a coordinate grid, a lookup table, an einsum")
