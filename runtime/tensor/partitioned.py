@@ -39,6 +39,7 @@ class PartitionedTensor(torch.Tensor):
     _partition: Partition
     is_copy = False  # of words that torch would show in a view
     _stamp: Any = None  # of the call that gave it as a state
+    shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

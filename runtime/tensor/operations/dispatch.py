@@ -76,17 +76,29 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             # a view shares the count of changes, which what is made in here has not
             with torch.inference_mode(False):
                 return dispatch(func, types, args, kwargs)
-    for place, name in known.changes:
-        changed = args[place] if place < len(args) else kwargs.get(name)
-        _refuse_copies(func, changed)
+    changed = [
+        args[place] if place < len(args) else kwargs.get(name)
+        for place, name in known.changes
+    ]
+    for each in changed:
+        _refuse_copies(func, each)
     note_given(func, args, kwargs)
     try:
         made = known.rule(func, args, kwargs)
     except NoParts:
         made = gathered(func, args, kwargs)
+    for each in changed:
+        _show(each)
     if known.views:
         _mark_copies(args[0], made)
     return made
+
+
+def _show(changed: Any) -> None:
+    """Let the rank that owns a lone word have the value of the changed copies."""
+    if isinstance(changed, PartitionedTensor):
+        for own in changed.shown or ():
+            own.copy_(changed._local)
 
 
 def _mark_copies(given: Any, made: Any) -> None:
@@ -105,7 +117,8 @@ def _refuse_copies(func: Any, changed: Any) -> None:
     """Raise `RuntimeError` for a change of a copy that would not be seen."""
     alone = type(changed) is PartitionedTensor
     for each in (changed,) if alone else tensors_of(changed):
-        if each.is_copy:
+        seen = each.shown is not None and not torch.is_grad_enabled()
+        if each.is_copy and not seen:
             raise RuntimeError(
                 f"{short_name(func)} would change a copy: the words of this part of"
                 f" {tuple(each.shape)} moved to other ranks; compute a new tensor, for"

@@ -59,11 +59,17 @@ def _part(func: Any, args: Any, kwargs: Any, part: int) -> Any:
     found = rows_of(short_name(func), given.shape, args[1:], kwargs, part)
     if found is None:
         raise NoParts
-    if not found.shape and not given._partition.replicated:
-        # some ranks cannot hold a word
+    lone = not found.shape and not given._partition.replicated
+    if lone:  # some ranks cannot hold a word
         placed = Partition(replicated(given.shape, given._partition.ranks))
         given = PartitionedTensor(to_partition(given, placed), placed)
-    return by_rule(func, given, lambda layout: reindexed(layout, *found))
+    made = by_rule(func, given, lambda layout: reindexed(layout, *found))
+    if lone and short_name(func) == "select" and not args[0].is_copy:
+        ((low, high),) = args[0]._partition.box
+        index = args[2] % len(args[0])
+        owned = args[0]._local[index - low : index - low + 1]
+        made.shown = (owned[0],) if low <= index < high else ()
+    return made
 
 
 def unsliced(func: Any, args: Any, kwargs: Any) -> Any:
