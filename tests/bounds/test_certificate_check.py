@@ -265,6 +265,7 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
         "import json",
         "import math",
         "import re",
+        "from collections.abc import Mapping",
         "from fractions import Fraction",
         "from typing import Any",
         "from synth.base.errors import CheckError, InputError",

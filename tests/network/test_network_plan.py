@@ -200,7 +200,7 @@ def test_a_plan_prints_as_a_summary_and_reports_in_full() -> None:
     (summary,) = str(plan).splitlines()
     assert summary.startswith("small on 4 processes, forward pass: 6 layers, ")
     assert show_words(plan.cost) in summary
-    assert show_bytes(plan.used_bytes) in summary
+    assert show_bytes(plan.held_bytes) in summary
     lines = synth.report(plan).splitlines()
     rows = [line for line in lines if not line.startswith("  given: ")]
     assert [line.split()[0] for line in rows if " Out " in line or " Ker " in line or " In " in line] == [

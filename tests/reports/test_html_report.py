@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from synth.analysis.today import today
 from synth.base.errors import InputError
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -57,7 +58,7 @@ def test_names_are_text(plan: Plan) -> None:
 
 
 def test_the_plan_stands_beside_what_is_in_use_today(plan: Plan, page: str) -> None:
-    rows = {row["name"]: row for row in today_rows(plan)}
+    rows = {row["name"]: row for row in today_rows(today(plan))}
     assert list(rows) == ["this plan", "DDP", "FSDP2", "tensor", "spatial"]
     assert rows["this plan"]["words"] == "164 864"
     assert rows["FSDP2"]["times"] == "3.47"

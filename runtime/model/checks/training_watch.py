@@ -31,6 +31,7 @@ from synth.runtime.grid.launched_job import (
     agent_store,
     ends_within,
     reason_of,
+    say_at_once,
     store_keeper,
 )
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
@@ -153,8 +154,9 @@ class TrainingWatch(Watch):
         it, or by the kernel after the timeout.
         """
         self.state, begin = "failed", time.monotonic()
-        seconds = LAST_WORDS + self.more
-        ends_within(seconds, lambda: self.speak(reason_of(error)))
+        seconds, reason = LAST_WORDS + self.more, reason_of(error)
+        if not ends_within(seconds, lambda: self.speak(reason)):
+            say_at_once(self.told(reason))
         self.keep_store(begin + seconds)
         if self.blamed or self.store_fault:
             with suppress(OSError, ValueError):

@@ -19,6 +19,7 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.modes import MODES
 from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.surroundings import Kept
 from synth.runtime.tracing.unsupported import plain_copies
 
 SEED = 0
@@ -110,7 +111,10 @@ class Pair:
         def call(*args: Any, **kwargs: Any) -> Any:
             return witness.run(model, args, kwargs)
 
+        seen = self.network.program.attributes
+        around = Kept(model, seen.outside)
         run_model(model, call, self.arguments, inputs, self.gradients, made)
+        around.note_changes(seen)  # with values it may write what it does not on "meta"
         for name in twins.unsure() if looked else ():
             made.values.pop(name, None)
             made.slopes.pop(name, None)
