@@ -8,9 +8,9 @@ Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gl
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
 pieces that few ranks need, go as messages of their own: they travel in both directions
 at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces in
-an all-to-all without copies (`start_messages`). Where a transport has faster
-collectives of its own, as nccl has, even pieces of one panel go by these, except sums
-of half precision, which they would round once for every rank.
+an all-to-all without copies (`start_messages`). A transport may have
+faster collectives of its own, as nccl has. Even pieces of one panel go by these. Sums
+of half precision do not: they would be rounded once for every rank.
 """
 
 from __future__ import annotations

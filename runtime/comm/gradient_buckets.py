@@ -86,6 +86,19 @@ class Border(NamedTuple):
 NO_BORDER = Border(lambda given: given, lambda given, gradient: gradient)
 
 
+class MessageSum:
+    """A sum on its way in one message. flat: the terms of this rank, then the sums."""
+
+    def __init__(self, flat: torch.Tensor, group: Any) -> None:
+        self.flat = flat
+        self.request = dist.all_reduce(flat, group=group, async_op=True)
+
+    def wait(self) -> None:
+        """Wait until the sums are there."""
+        with waiting("wait for sums of gradients"):
+            self.request.wait()
+
+
 class Bucket:
     """Parameters of which one message sums the gradients over a set of ranks."""
 
@@ -96,7 +109,20 @@ class Bucket:
         self.memory: SharedMemory | None = None  # for the next ones
         self.asked = False  # whether the ranks know if they share memory
 
-    def shared_memory(self, parts: Sequence[torch.Tensor]) -> SharedMemory | None:
+    def start(
+        self, parts: Sequence[torch.Tensor], keeps: bool
+    ) -> MessageSum | SharedSum:
+        """Start to sum parts, one after another, over the ranks.
+
+        keeps: whether the next sums may use the memory of these.
+        """
+        mark(f"sum of {sum(part.numel() for part in parts)} words of gradients")
+        memory = self._shared_memory(parts) if keeps else None
+        if memory is None:
+            return MessageSum(self.joined(parts, keeps), self.group)
+        return memory.start(parts, _used_here_alone(memory.own))
+
+    def _shared_memory(self, parts: Sequence[torch.Tensor]) -> SharedMemory | None:
         """That of the ranks for the sums of parts; None for a message.
 
         The ranks of the group ask for it once, at their first sums.
@@ -221,9 +247,8 @@ class Sums:
         self.shared = {each.key: each for each in bucket.shared}
         self.trained = trained
         self.like: list[torch.Tensor] = []  # the local parameters
-        self.flat: torch.Tensor | None = None
-        self.request: Any = None
-        self.summed: list[str] = []  # keys of the parts in `flat`
+        self.request: MessageSum | SharedSum | None = None
+        self.summed: list[str] = []  # keys of the parts in it
         self.opened = False
 
     def through(
@@ -253,30 +278,18 @@ class Sums:
             more = kept.pop(key)
             named[key] = named[key] + more if key in named else more
         given, self.summed = list(named.values()), list(named)
-        memory = self.bucket.shared_memory(given) if self.owner.keeps else None
-        if memory is None:
-            self.flat = self.bucket.joined(given, self.owner.keeps)
-        else:
-            self.request = memory.start(given, _used_here_alone(memory.own))
-            self.flat = self.request.flat
+        self.request = self.bucket.start(given, self.owner.keeps)
         self.owner.messages += 1
-        self.owner.words += len(self.flat)
-        mark(f"sum of {len(self.flat)} words of gradients")
-        if memory is None:
-            group = self.bucket.group
-            self.request = dist.all_reduce(self.flat, group=group, async_op=True)
+        self.owner.words += len(self.request.flat)
 
     def finish(self) -> list[torch.Tensor | None]:
         """The sums; zeros where they are kept for a later pass, None for none."""
-        if self.request is None or self.flat is None:
+        request, self.request = self.request, None
+        if request is None:
             kept, pairs = self.bucket.kept, zip(self.trained, self.like, strict=True)
             return [torch.zeros_like(e) if k in kept else None for k, e in pairs]
-        if isinstance(self.request, SharedSum):
-            self.request.wait()
-        else:
-            with waiting("wait for sums of gradients"):
-                self.request.wait()
-        flat, self.flat, self.request = self.flat, None, None
+        request.wait()
+        flat = request.flat
         if self.owner.replicas > 1:
             flat /= self.owner.replicas
         sizes = [self.shared[key].words for key in self.summed]

@@ -6,7 +6,6 @@ input row owns the output rows that have their home there, so that few rows move
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from synth.runtime.grid.row_maps import (
     rows_read,
 )
 from synth.runtime.rules.access import Rows, Same
+from synth.runtime.rules.pointwise import largest
 from synth.runtime.rules.rule import Operand, Rule, pulled
 
 
@@ -166,7 +166,7 @@ def joined(
 
 def like_largest(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the largest part, scaled along a dimension to all parts."""
-    base = max(layouts, key=lambda each: math.prod(each.whole))
+    base = largest(layouts)
     return like_first([base, *(each for each in layouts if each is not base)], dim)
 
 

@@ -75,7 +75,7 @@ class Attributes:
 
         inside: whether a layer is running that is recorded as one call.
         """
-        before = Description(model, _every)
+        before = Description(model)
         names = {id(each): name for name, each in before.modules.items()}
 
         def read(module: nn.Module, name: str) -> object:
@@ -93,7 +93,7 @@ class Attributes:
             yield
         finally:
             del nn.Module.__getattribute__
-        now = Description(model, _every).facts
+        now = Description(model).facts
         found = [
             each.fact
             for each in differences(before.facts, now)
@@ -122,7 +122,3 @@ def is_plain(value: Any) -> bool:
 def _is_torchs(names: dict[str, object]) -> bool:
     """Whether a frame with these global names is of `nn.Module` itself."""
     return names.get("__name__") == nn.Module.__module__
-
-
-def _every(module: str, name: str) -> bool:
-    return True

@@ -168,6 +168,11 @@ class Surroundings:
             self._add_parts(inner, part, depth + 1)
 
 
+def every(module: str, name: str) -> bool:
+    """All attributes are followed into their parts."""
+    return True
+
+
 class Description(Surroundings):
     """The facts of a model, and of what is outside of its modules.
 
@@ -176,7 +181,9 @@ class Description(Surroundings):
     modules.
     """
 
-    def __init__(self, model: nn.Module, deep: Deep, places: Places = NOWHERE) -> None:
+    def __init__(
+        self, model: nn.Module, deep: Deep = every, places: Places = NOWHERE
+    ) -> None:
         super().__init__()
         self.stored: list[dict[str, Any]] = []
         self.modules = dict(model.named_modules())

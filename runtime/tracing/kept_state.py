@@ -68,7 +68,7 @@ def require_not_read(
         with torch.enable_grad():
             call = difference(first, again()) if changed else again() and ""
     except KeptTensor as kept:
-        facts = Description(model, lambda module, name: True).facts
+        facts = Description(model).facts
         found = (str(fact) for fact, value in facts.items() if value is kept.values)
         name = next(found, "a tensor that it computes")
         raise ValueError(f"forward keeps {name} {REMEDY}") from None

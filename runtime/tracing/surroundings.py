@@ -63,7 +63,7 @@ class _Search:
                 self._methods.setdefault(name, []).append(value)
         for method in self._methods.get("forward", ()):
             self._reach(method)
-        for fact, value in Description(model, lambda module, name: True).facts.items():
+        for fact, value in Description(model).facts.items():
             if fact.kind != "class":
                 self._reach(value)
 

@@ -92,8 +92,9 @@ def _data_parallel(plan: NetworkPlan) -> list[Today]:
         limit_bytes=None,
         whole_weights=False,
         ahead=None,
+        batch_norm="local",
+        recompute=None,
     )
-    asked = replace(asked, batch_norm="local", recompute=None)
     grids = [PlacedGrid(PerAxis(b=min(ranks, kind.nest.extents.b))) for kind in plan.layer_classes]
     whole = laid_out(
         plan, replace(asked, resident_weights=not request.training), grids, whole=request.training

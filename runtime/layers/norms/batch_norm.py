@@ -215,9 +215,9 @@ class BatchNorm(nn.Module):
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the own channels over the words of the group.
 
-        shard: the owned words.
-
         The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
+
+        shard: the owned words.
         """
         own = shard.new_zeros(2, shard.shape[1])
         if shard.numel():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from synth.parallel.front_end.rewrite import redirect
+from synth.parallel.front_end.rewrite import redirect_users
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +47,7 @@ def map_loops(graph: fx.Graph, operators: Operators) -> None:
         if made is None and new:
             made = writer.joined(tuple(parts), dim % value.dim(), value)
         if made is not None:
-            for user in list(node.users):
-                redirect(user, node, made)
+            redirect_users(node, made)
             writer.erase(node)
 
 

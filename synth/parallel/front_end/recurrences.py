@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.parallel.front_end.mapped_loops import TURNS, LoopWriter, uniform
-from synth.parallel.front_end.rewrite import redirect
+from synth.parallel.front_end.rewrite import redirect_users
 
 if TYPE_CHECKING:
     from torch import fx
@@ -185,8 +185,7 @@ def _write(graph: fx.Graph, writer: LoopWriter, found: Recurrence, moved: Sequen
         behind.append(node)
         behind = node
     for state, row in zip(found.states, rows, strict=True):
-        for user in list(state.users):
-            redirect(user, state, row)
+        redirect_users(state, row)
     for state in reversed(found.states):
         writer.erase(state)
     for row in rows:

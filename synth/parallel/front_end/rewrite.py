@@ -29,6 +29,12 @@ def redirect(user: fx.Node, old: fx.Node, new: fx.Node) -> None:
         }
 
 
+def redirect_users(old: fx.Node, new: fx.Node) -> None:
+    """Let all calls that read a value read another one."""
+    for user in list(old.users):
+        redirect(user, old, new)
+
+
 def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
     """Give linear layers the feature map itself where the graph flattens it for them.
 
@@ -118,8 +124,7 @@ def join_stacks(graph: fx.Graph) -> None:
                 wide.append(each)
             made = graph.call_function(torch.cat, (wide, dim))
         made.meta = node.meta
-        for user in list(node.users):
-            redirect(user, node, made)
+        redirect_users(node, made)
         graph.erase_node(node)
 
 
@@ -155,8 +160,7 @@ def reduce_parts(graph: fx.Graph, operators: Operators) -> None:
                 start += size
             whole = graph.call_function(torch.cat, (reduced, after))
         whole.meta = {**node.meta}
-        for user in list(node.users):
-            redirect(user, node, whole)
+        redirect_users(node, whole)
         for each in (*reversed(calls), cat):
             if not each.users:
                 graph.erase_node(each)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.front_end.rewrite import is_fixed, joined_dim, redirect
+from synth.parallel.front_end.rewrite import is_fixed, joined_dim, redirect_users
 
 if TYPE_CHECKING:
     from torch import fx
@@ -41,8 +41,7 @@ def turn_by_flips(graph: fx.Graph) -> None:
             if k % 2:
                 made = graph.call_function(torch.transpose, (made, first, second))
                 made.meta = {**node.meta, "several": object()}
-        for user in list(node.users):
-            redirect(user, node, made)
+        redirect_users(node, made)
         if not node.users:
             graph.erase_node(node)
 
@@ -64,8 +63,7 @@ def slice_first(graph: fx.Graph, operators: Operators) -> None:
         if made is None:
             continue
         whole, slices = made
-        for user in list(node.users):
-            redirect(user, node, whole)
+        redirect_users(node, whole)
         graph.erase_node(node)
         waiting += slices
         if not source.users:
