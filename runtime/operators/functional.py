@@ -124,7 +124,7 @@ def _with_parameters(
         return None  # weights that depend on the input
     values = {name: parameters[each][1] for name, each in operands.items()}
     numbers = {name: each for name, each in given.items() if name not in OPERANDS}
-    module = _made(function, shape, values, numbers)
+    module = module_of(function, shape, values, numbers)
     if module is None:
         return None
     for name in (*NORM, "num_batches_tracked"):
@@ -138,13 +138,16 @@ def _with_parameters(
     return Layer(module, operands)
 
 
-def _made(
+def module_of(
     function: Any,
     shape: tuple[int, ...],
     values: Mapping[str, torch.Tensor],
     numbers: dict[str, Any],
 ) -> nn.Module | None:
-    """The layer, with parameters of its own on "meta"."""
+    """The layer of a function, with parameters of its own on "meta"; None for none.
+
+    shape: of the input. values: of the parameters, by name. numbers: other arguments.
+    """
     meta: dict[str, Any] = {"device": "meta"}
     if function in (functional.batch_norm, functional.instance_norm):
         numbers.pop("training", None)

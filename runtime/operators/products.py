@@ -6,30 +6,37 @@ box of the result read the slices that belong to it, and nothing is computed twi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
+from synth.runtime.grid.boxes import Box
 from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.functional import SIGNATURES, module_of
+from synth.runtime.rules.convolution import computed_kernel
+from synth.runtime.rules.products import Dims
+from synth.runtime.rules.rule import LocalCall
 from synth.runtime.tracing.expressions import is_expression
-
-Dims = tuple[int | None, ...]
 
 
 class Product(NamedTuple):
     """How a call is divided.
 
-    call: takes the operands. operands: nodes in the order of the arguments; one may
-    occur twice. dims: of each operand, the dimension of the result for each of its own;
-    None for one that is read whole. cut: dimensions of the result that may be divided.
+    on_box: makes of a box of the result what takes the slices of the operands that
+    belong to it. operands: nodes in the order of the arguments; one may occur twice.
+    dims: of each operand, the dimension of the result for each of its own; None for one
+    that is read whole. cut: dimensions of the result that may be divided.
+    multiply_adds: of the whole; 0 where they follow from the shapes of the operands.
     """
 
-    call: Callable[..., torch.Tensor]
+    on_box: Callable[[Box], LocalCall]
     operands: tuple[fx.Node, ...]
     dims: tuple[Dims, ...]
     cut: tuple[int, ...]
+    multiply_adds: int = 0
 
 
 def product_of(call: Call) -> Product | None:
@@ -44,15 +51,18 @@ def product_of(call: Call) -> Product | None:
         found = rule(call)
     except (TypeError, IndexError, KeyError):  # arguments of another form
         return None
-    if found is None:
+    if found is None or len(found.dims) != len(found.operands):
         return None
-    operands = tuple[fx.Node, ...](nodes_of(node))
-    dims, cut = found
-    fits = len(dims) == len(operands) and all(
+    fits = all(
         len(each) == len(node_shape(operand))
-        for each, operand in zip(dims, operands, strict=True)
+        for each, operand in zip(found.dims, found.operands, strict=True)
     )
-    return Product(filled(node), operands, dims, cut) if fits else None
+    return found if fits else None
+
+
+def on_any_box(call: LocalCall) -> Callable[[Box], LocalCall]:
+    """A call that does the same with the slices of every box."""
+    return lambda _: call
 
 
 def nodes_of(node: fx.Node) -> list[fx.Node]:
@@ -77,7 +87,16 @@ def filled(node: fx.Node) -> Callable[..., torch.Tensor]:
 
 # -- rules -----------------------------------------------------------------------------
 
-Rule = Callable[[Call], tuple[tuple[Dims, ...], tuple[int, ...]] | None]
+Rule = Callable[[Call], Product | None]
+
+
+def _divided(
+    call: Call, dims: Sequence[Dims], cut: Sequence[int], multiply_adds: int = 0
+) -> Product:
+    """A call that does the same with the slices of every box."""
+    node = call.node
+    on_box, operands = on_any_box(filled(node)), tuple(nodes_of(node))
+    return Product(on_box, operands, tuple(dims), tuple(cut), multiply_adds)
 
 
 def _argument(call: Call, name: str, place: int, default: Any = None) -> Any:
@@ -94,20 +113,21 @@ def _aligned(shape: tuple[int, ...], out: tuple[int, ...]) -> Dims:
     )
 
 
-def _matmul(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
+def _matmul(call: Call) -> Product | None:
     """Products of matrices of (..., m, k) and (..., k, n)."""
     out = call.out
     one, other = (node_shape(each) for each in nodes_of(call.node))
     if len(one) < 2 or len(other) < 2:
         return None
     rows, columns = len(out) - 2, len(out) - 1
-    return (
+    dims: tuple[Dims, ...] = (
         (*_aligned(one[:-2], out[:-2]), rows, None),
         (*_aligned(other[:-2], out[:-2]), None, columns),
-    ), tuple(range(len(out)))
+    )
+    return _divided(call, dims, range(len(out)))
 
 
-def _attention(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
+def _attention(call: Call) -> Product | None:
     """Scaled dot products: samples, heads and rows of the query are independent."""
     out, rows = call.out, len(call.out) - 2
     nodes = nodes_of(call.node)
@@ -131,10 +151,10 @@ def _attention(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
     cut = list(range(rows - heads))
     if not _argument(call, "is_causal", 5, False):
         cut.append(rows)
-    return tuple(dims), tuple(cut)
+    return _divided(call, dims, cut)
 
 
-def _einsum(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
+def _einsum(call: Call) -> Product | None:
     """Sums of products: labels of the result are independent."""
     text = str(call.node.args[0]).replace(" ", "")
     given, arrow, out = text.partition("->")
@@ -149,11 +169,59 @@ def _einsum(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
         )
         for each, operand in zip(parts, nodes_of(call.node), strict=False)
     ]
-    return tuple(dims), tuple(range(len(out)))
+    return _divided(call, dims, range(len(out)))
+
+
+def _linear(call: Call) -> Product | None:
+    """Rows times a matrix of (outputs, inputs) that is computed, too."""
+    nodes, last = nodes_of(call.node), len(call.out) - 1
+    if _named(call) != nodes or len(nodes) < 2 or len(node_shape(nodes[1])) != 2:
+        return None
+    dims: tuple[Dims, ...] = ((*range(last), None), (last, None), (last,))
+    work = math.prod(call.out) * node_shape(nodes[1])[1]
+    return _divided(call, dims[: len(nodes)], range(last + 1), work)
+
+
+def _convolution(call: Call) -> Product | None:
+    """A convolution whose kernel is computed: samples, channels and rows are apart."""
+    nodes, function = nodes_of(call.node), call.function
+    if _named(call) != nodes or len(nodes) < 2:
+        return None
+    values = [each.meta["value"] for each in nodes]
+    if values[0].dim() != len(call.out) or any(each.is_complex() for each in values):
+        return None
+    given = dict(zip(("weight", "bias"), values[1:], strict=False))
+    numbers = {name: each for name, each in _given(call) if name not in OPERANDS}
+    module = module_of(function, tuple(values[0].shape), given, numbers)
+    if module is None:
+        return None
+    dims, on_box = computed_kernel(module, tuple(values[0].shape), call.out)
+    words = values[0].numel() if "transpose" in call.word else math.prod(call.out)
+    work = words * math.prod(values[1].shape[1:])
+    found = _divided(call, dims[: len(nodes)], range(len(call.out)), work)
+    return found._replace(on_box=on_box)
+
+
+OPERANDS = ("input", "weight", "bias")
+
+
+def _given(call: Call) -> list[tuple[str, Any]]:
+    """The arguments of a function of weights, by name."""
+    names = ("input", *SIGNATURES[call.function])
+    return [*zip(names, call.node.args, strict=False), *call.node.kwargs.items()]
+
+
+def _named(call: Call) -> list[Any]:
+    """Input, weight and bias of a function of weights."""
+    given = dict(_given(call))
+    return [given[name] for name in OPERANDS if given.get(name) is not None]
 
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
     "scaled_dot_product_attention": _attention,
     "einsum": _einsum,
+    "linear": _linear,
+    **{f"conv{dims}d": _convolution for dims in (1, 2, 3)},
+    **{f"conv_transpose{dims}d": _convolution for dims in (1, 2, 3)},
 }

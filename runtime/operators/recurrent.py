@@ -7,7 +7,8 @@ from typing import Any
 from torch import fx
 
 from synth.runtime.operators.call import Call, node_shape
-from synth.runtime.operators.products import Dims, Product, filled, nodes_of
+from synth.runtime.operators.products import Product, filled, nodes_of, on_any_box
+from synth.runtime.rules.products import Dims
 
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -42,4 +43,4 @@ def recurrent_of(call: Call) -> Product | None:
 
     operands = nodes_of(call.node)
     found = tuple(dims(node) for node in operands)
-    return Product(filled(call.node), tuple(operands), found, (out,))
+    return Product(on_any_box(filled(call.node)), tuple(operands), found, (out,))

@@ -24,7 +24,7 @@ from synth.runtime.operators.loops import affine_step, mapped_step
 from synth.runtime.operators.products import Product
 from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
-from synth.runtime.rules.movement import joined, like_first, like_largest
+from synth.runtime.rules.movement import joined, like_largest, like_part
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import best_layout, product, wanted
 from synth.runtime.rules.reductions import reduction
@@ -150,7 +150,8 @@ def _product(
     }
     orders = {**_numbered(call.inputs), **_numbered(call.parameters)}
     operands = [(orders[node], inputs.get(node), dims) for node, dims in pairs]
-    rule = product(found.call, layout, operands, call.node.meta["value"].dtype)
+    dtype, local = call.node.meta["value"].dtype, found.on_box(layout.mine)
+    rule = product(local, layout, operands, dtype)
     return Pulled(rule, count, hold(call, boxes, count))
 
 
@@ -164,8 +165,8 @@ def _joined(
     """A concatenation, of which each rank has the words of its parameters' parts."""
     ranks = next(iter(inputs.values())).ranks
     layouts = [inputs.get(p) or replicated(node_shape(p), ranks) for p in parts]
-    base = layouts[parts.index(max(inputs, key=lambda p: math.prod(node_shape(p))))]
-    out = like_first([base, *(each for each in layouts if each is not base)], dim)
+    base = parts.index(max(inputs, key=lambda p: math.prod(node_shape(p))))
+    out = like_part(layouts, base, dim)
     places = [call.inputs.index(p) if p in inputs else 0 for p in parts]
     rule = joined(layouts, dim, places, out)
     given = [place for place, part in enumerate(parts) if part not in inputs]

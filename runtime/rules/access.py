@@ -55,6 +55,14 @@ class Spans(NamedTuple):
     taps: tuple[tuple[int, ...], ...] | None = None
 
 
+class Groups(NamedTuple):
+    """Row `i` of the result reads all `reads` rows of its group of `rows` rows."""
+
+    dim: int
+    rows: int
+    reads: int
+
+
 class Rows(NamedTuple):
     """Row `i` of the result reads one row of a map, or none.
 
@@ -65,7 +73,7 @@ class Rows(NamedTuple):
     row_map: RowMap
 
 
-Access = Same | Whole | Single | Windows | Spans | Rows
+Access = Same | Whole | Single | Windows | Spans | Groups | Rows
 RowSet = Sequence[int]  # sorted rows
 
 
@@ -151,6 +159,10 @@ def _interval(access: Access, box: Box) -> Interval:
         case Spans(dim, rows, _):
             low, high = box[dim]
             return (rows[low][0], rows[high - 1][1]) if low < high else (0, 0)
+        case Groups(dim, rows, reads):
+            low, high = box[dim]
+            last = -(-high // rows) * reads
+            return (low // rows * reads, last) if low < high else (0, 0)
         case Rows():
             raise TypeError(f"{access} reads rows that are no interval")
     return 0, 1

@@ -6,9 +6,9 @@ several ranks may compute the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,8 +20,17 @@ from synth.runtime.grid.boxes import Box, Interval, Window, shape
 from synth.runtime.kernels.autocast import lowered
 from synth.runtime.kernels.frame import frame_of, surrounded
 from synth.runtime.kernels.routines import recorded_convolution
-from synth.runtime.rules.access import Access, Same, Spans, Whole, Windows
-from synth.runtime.rules.rule import Rule, pulled
+from synth.runtime.rules.access import (
+    Access,
+    Groups,
+    Same,
+    Spans,
+    Whole,
+    Windows,
+    read_box,
+)
+from synth.runtime.rules.products import Dims
+from synth.runtime.rules.rule import LocalCall, Rule, pulled
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -34,20 +43,44 @@ def convolution(module: Any, source: Layout, out: Layout) -> Rule:
     """
     if isinstance(module, TRANSPOSED):
         return _transposed(module, source, out)
-    dims = len(source.whole) - 2
-    numbers = zip(
-        source.whole[2:],
-        module.kernel_size,
-        module.stride,
-        module.dilation,
-        zeros_before(module, dims),
-        strict=True,
-    )
-    windows = tuple(Window(*each) for each in numbers)
+    windows = _windows(module, source.whole)
     rows = (Windows(dim, window) for dim, window in enumerate(windows, 2))
     accesses: list[Access] = [Same(0), Whole(source.whole[1]), *rows]
     call = _Convolution(windows, out.mine, module.groups)
     return Rule(out, (pulled(source, accesses, out),), call)
+
+
+def computed_kernel(
+    module: Any, whole: Sequence[int], out: Sequence[int]
+) -> tuple[tuple[Dims, ...], Callable[[Box], LocalCall]]:
+    """A convolution whose kernel is a value of the network, as a product of the two.
+
+    module: a layer with the same arguments. whole, out: shapes of input and result.
+    Gives the accesses of input, kernel and bias, and what computes a box of the result.
+    """
+    per, reads = out[1] // module.groups, whole[1] // module.groups
+    channels = Groups(1, per, reads)
+    taps = (None,) * (len(whole) - 1)
+    if isinstance(module, TRANSPOSED):
+        spans = _rows_of_transposed(module, whole, out)
+        dims: tuple[Dims, ...] = (0, channels, *spans), (channels, *taps), (1,)
+        return dims, lambda box: _ComputedTransposed(module, spans, box, per, reads)
+    windows = _windows(module, whole)
+    rows = (Windows(dim, window) for dim, window in enumerate(windows, 2))
+    dims = (0, channels, *rows), (1, *taps), (1,)
+    return dims, lambda box: _Computed(windows, box, per, reads)
+
+
+def _windows(module: Any, whole: Sequence[int]) -> tuple[Window, ...]:
+    numbers = zip(
+        whole[2:],
+        module.kernel_size,
+        module.stride,
+        module.dilation,
+        zeros_before(module, len(whole) - 2),
+        strict=True,
+    )
+    return tuple(Window(*each) for each in numbers)
 
 
 def zeros_before(module: Any, dims: int) -> tuple[int, ...]:
@@ -89,25 +122,145 @@ class _Convolution:
         return recorded_convolution(wide, weight, bias, frame, self.groups)
 
 
-def _transposed(module: Any, source: Layout, out: Layout) -> Rule:
+@dataclass(frozen=True)
+class _Computed:
+    """The own box of the result, from the channels of its groups and their kernel.
+
+    per: channels of the result in a group. reads: channels that each of these reads.
+    """
+
+    windows: tuple[Window, ...]
+    own: Box
+    per: int
+    reads: int
+
+    def __call__(
+        self,
+        shard: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One call of torch for whole groups, and for each part of one."""
+        return by_groups(self, shard, bias, lambda part: part.on(weight, 0))
+
+    def on_part(self, box: Box, groups: int) -> LocalCall:
+        """What computes channels of whole groups, or of a part of one."""
+        return _Convolution(self.windows, box, groups)
+
+
+@dataclass(frozen=True)
+class _ComputedTransposed:
+    """The same, transposed. module: has its arguments. rows: that are read."""
+
+    module: Any
+    rows: tuple[Spans, ...]
+    own: Box
+    per: int
+    reads: int
+
+    def __call__(
+        self,
+        shard: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One call of torch for whole groups, and for each part of one."""
+
+        def kernel(part: _Part) -> torch.Tensor:
+            given = weight.narrow(0, part.first, part.channels)
+            if part.high - part.low >= self.per:
+                return given
+            return given.narrow(1, part.low % self.per, part.high - part.low)
+
+        return by_groups(self, shard, bias, kernel)
+
+    def on_part(self, box: Box, groups: int) -> LocalCall:
+        """What computes channels of whole groups, or of a part of one."""
+        reads = read_box(self.rows, box)
+        first = tuple(low for low, _ in reads)
+        return _transposed_call(self.module, box, first, groups)
+
+
+class _Part(NamedTuple):
+    """Channels `low` to `high` of the result: of whole groups, or of a part of one.
+
+    first, channels: where those that they read begin in the shard, and their number.
+    start: the first channel of the box.
+    """
+
+    low: int
+    high: int
+    groups: int
+    first: int
+    channels: int
+    start: int
+
+    def on(self, values: torch.Tensor, dim: int) -> torch.Tensor:
+        """The channels of this part, of those of the box."""
+        return values.narrow(dim, self.low - self.start, self.high - self.low)
+
+
+def _parts(rows: Interval, per: int, reads: int) -> Iterator[_Part]:
+    """The channels of a box: the end of a group, whole groups, the begin of one."""
+    start, high = rows
+    low, begin = start, start // per * reads
+    while low < high:
+        whole = (high - low) // per if low % per == 0 else 0
+        end = low + whole * per if whole else min(high, (low // per + 1) * per)
+        groups = max(1, whole)
+        first = low // per * reads - begin
+        yield _Part(low, end, groups, first, groups * reads, start)
+        low = end
+
+
+def by_groups(
+    call: _Computed | _ComputedTransposed,
+    shard: torch.Tensor,
+    bias: torch.Tensor | None,
+    kernel: Callable[[_Part], torch.Tensor],
+) -> torch.Tensor:
+    """The own box. kernel: gives that of a part."""
+    made = []
+    for part in _parts(call.own[1], call.per, call.reads):
+        box = call.own[0], (part.low, part.high), *call.own[2:]
+        given = shard.narrow(1, part.first, part.channels)
+        own_bias = None if bias is None else part.on(bias, 0)
+        made.append(call.on_part(box, part.groups)(given, kernel(part), own_bias))
+    return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+
+def _rows_of_transposed(
+    module: Any, whole: Sequence[int], out: Sequence[int]
+) -> tuple[Spans, ...]:
     numbers = zip(
-        range(2, len(out.whole)),
-        source.whole[2:],
-        out.whole[2:],
+        range(2, len(out)),
+        whole[2:],
+        out[2:],
         module.kernel_size,
         module.stride,
         module.padding,
         module.dilation,
         strict=True,
     )
-    rows = tuple(_rows_added(*each) for each in numbers)
+    return tuple(_rows_added(*each) for each in numbers)
+
+
+def _transposed_call(
+    module: Any, own: Box, first: tuple[int, ...], groups: int
+) -> _Transposed:
+    steps = tuple(module.stride), tuple(module.padding), tuple(module.dilation)
+    return _Transposed(*steps, own, first, groups)
+
+
+def _transposed(module: Any, source: Layout, out: Layout) -> Rule:
+    rows = _rows_of_transposed(module, source.whole, out.whole)
     accesses: list[Access] = [Same(0), Whole(source.whole[1]), *rows]
     operand = pulled(source, accesses, out)
     assert isinstance(operand.reads, Layout)
-    steps = tuple(module.stride), tuple(module.padding), tuple(module.dilation)
-    first = [low for low, _ in operand.reads.mine[2:]]
-    call = _Transposed(*steps, out.mine, tuple(first), module.groups)
-    return Rule(out, (operand,), call)
+    first = tuple(low for low, _ in operand.reads.mine[2:])
+    return Rule(
+        out, (operand,), _transposed_call(module, out.mine, first, module.groups)
+    )
 
 
 def _rows_added(

@@ -153,7 +153,7 @@ def joined(
     `dim` the same fraction of the whole. If the first part is not cut along `dim`, no
     words of it move.
     """
-    out = wanted or like_first(sources, dim)
+    out = wanted or like_part(sources, 0, dim)
     operands = list[Operand]()
     start = 0
     for source, place in zip(sources, places, strict=True):
@@ -166,20 +166,23 @@ def joined(
 
 def like_largest(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the largest part, scaled along a dimension to all parts."""
-    base = largest(layouts)
-    return like_first([base, *(each for each in layouts if each is not base)], dim)
+    return like_part(layouts, layouts.index(largest(layouts)), dim)
 
 
-def like_first(layouts: Sequence[Layout], dim: int) -> Layout:
-    """The layout of the first part, scaled along a dimension to all parts."""
-    first = next((each for each in layouts if each.whole[dim]), layouts[0])
+def like_part(layouts: Sequence[Layout], place: int, dim: int) -> Layout:
+    """The layout of one part, scaled along a dimension to all parts.
+
+    place: of the part. If it has no rows, it is the first one that has any.
+    """
+    order = [layouts[place], *layouts]
+    part = next((each for each in order if each.whole[dim]), layouts[place])
     total = sum(layout.whole[dim] for layout in layouts)
     boxes = (
-        with_interval(box, dim, _scaled(box[dim], first.whole[dim], total))
-        for box in first.boxes
+        with_interval(box, dim, _scaled(box[dim], part.whole[dim], total))
+        for box in part.boxes
     )
-    whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
-    return first.with_boxes(whole, boxes)
+    whole = (*part.whole[:dim], total, *part.whole[dim + 1 :])
+    return part.with_boxes(whole, boxes)
 
 
 def _scaled(interval: Interval, size: int, total: int) -> Interval:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from synth.runtime.comm.layout import Layout
-from synth.runtime.grid.boxes import Box, cut, overlap, volume
-from synth.runtime.rules.access import Access, Same, Whole
+from synth.runtime.grid.boxes import Box, Interval, cut, overlap, volume
+from synth.runtime.rules.access import Access, Rows, Same, Single, Whole
 from synth.runtime.rules.rule import LocalCall, Operand, Rule, needed, where_words
 
-Dims = tuple[int | None, ...]
+# of each dimension of an operand that of the result; None: it is read whole; or how
+Dims = tuple[int | Access | None, ...]
 
 
 def product(
@@ -44,12 +45,12 @@ def product(
 
 
 def accesses(whole: Sequence[int], dims: Dims) -> tuple[Access, ...]:
-    """What is read of an operand.
-
-    dims: for each dimension of the operand that of the result; None: it is read whole.
-    """
+    """What is read of an operand along each of its dimensions."""
     pairs = zip(dims, whole, strict=True)
-    return tuple(Whole(n) if dim is None else Same(dim) for dim, n in pairs)
+    return tuple(
+        Whole(n) if dim is None else Same(dim) if isinstance(dim, int) else dim
+        for dim, n in pairs
+    )
 
 
 def wanted(result: Layout, whole: Sequence[int], dims: Dims) -> Layout:
@@ -88,11 +89,13 @@ def _candidates(
             for dim, each in enumerate(box)
             if each != whole[dim]
         }
-        if all(dims[dim] in divided for dim in cut_dims):
-            places = {dims[dim]: dim for dim in cut_dims}
+        places = {_dim_of(dims[dim]): dim for dim in cut_dims}
+        if len(places) == len(cut_dims) and places.keys() <= {*divided}:
             boxes = [
                 tuple(
-                    box[places[dim]] if dim in places else frame[dim]
+                    _scaled(box[places[dim]], whole[places[dim]][1], out[dim])
+                    if dim in places
+                    else frame[dim]
                     for dim in range(len(out))
                 )
                 if volume(box)
@@ -103,6 +106,19 @@ def _candidates(
     orders = [divided, (*divided[:-2], *divided[:-3:-1]), divided[::-1]]
     for order in dict.fromkeys(orders):
         yield first.with_boxes(out, _grid(out, order, len(first.boxes)))
+
+
+def _dim_of(access: int | Access | None) -> int | None:
+    """The dimension of the result along which a cut operand may stay; None for none."""
+    if isinstance(access, int | None):
+        return access
+    return None if isinstance(access, Whole | Single | Rows) else access.dim
+
+
+def _scaled(rows: Interval, size: int, extent: int) -> Interval:
+    """The rows of a result of some extent that lie as those of an operand do."""
+    low, high = (-(-end * extent // size) for end in rows)
+    return low, high
 
 
 def _grid(out: tuple[int, ...], order: Sequence[int], ranks: int) -> list[Box]:

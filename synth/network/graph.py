@@ -46,6 +46,7 @@ class Node:
     direct: whether the call of the model reads its inputs and gives its result with the dimensions of the
     network, and takes no other tensors with positions; only then may ranks compute rows of others in it.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
+    multiply_adds: of a product; 0 where they follow from the shapes of its inputs, as for two matrices.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Node:
     groups: int = 0
     maximum: bool = False
     divided: Divided = field(default="", compare=False)
+    multiply_adds: int = field(default=0, compare=False)
     direct: bool = field(default=True, compare=False)
 
     @property

@@ -80,5 +80,5 @@ KINDS: dict[str, Kind] = {
     "scan": _OPERATION._replace(rows=False, accesses=(4, 4)),  # then what rows before add up to is joined
     "flatten": Kind(passive=True),
     "reindex": Kind(("rows", "dims"), ("rows",), moves=True, accesses=(2, 2)),
-    "gathered": Kind(("shape", "parameters", "divided"), ("shape",), several=None),
+    "gathered": Kind(("shape", "parameters", "divided", "multiply_adds"), ("shape",), several=None),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from synth.base.yaml_positions import Listing, Scalar
@@ -113,8 +114,9 @@ class _NodeBuilder:
                 f"{entry.name}: shape is {shown(shape)}; use extents of 1 or more"
             )
         trained = self.trained() if "parameters" in entry.arguments else 0
-        division = division_of(entry)
-        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained, divided=division)
+        work = int(number_of(entry, "multiply_adds")) if "multiply_adds" in entry.arguments else 0
+        node = Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained)
+        return replace(node, divided=division_of(entry), multiply_adds=work)
 
     def reindex(self) -> Node:
         """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""

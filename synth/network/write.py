@@ -74,6 +74,7 @@ def _arguments(node: Node) -> dict[str, Any]:
                 "shape": list(node.shape),
                 **own,
                 **({"parameters": node.trained} if node.trained else {}),
+                **({"multiply_adds": node.multiply_adds} if node.multiply_adds else {}),
             }
         case _:
             return _trained(node) if "parameters" in node.known.keys else {}

@@ -16,7 +16,7 @@ from synth.runtime.grid.boxes import volume
 from synth.runtime.rules.local_forms import whole_along, within_boxes
 from synth.runtime.rules.movement import (
     joined,
-    like_first,
+    like_part,
     order_of,
     permuted,
     reindexed,
@@ -148,15 +148,16 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
     """`cat`, by the rule that models have for it; plain tensors are wholes."""
     parts = list(args[0])
     dim = argument(func, args, kwargs, "dim") % parts[0].dim()
-    first = next(each for each in parts if isinstance(each, PartitionedTensor))
-    place, ranks = layout_of(first), first._partition.ranks
+    held = [isinstance(each, PartitionedTensor) for each in parts]
+    first = held.index(True)
+    ranks = parts[first]._partition.ranks
     layouts = [
         layout_of(each)
         if isinstance(each, PartitionedTensor)
         else replicated(each.shape, ranks)
         for each in parts
     ]
-    wanted = like_first([place, *(each for each in layouts if each is not place)], dim)
+    wanted = like_part(layouts, first, dim)
     rule = joined(layouts, dim, range(len(parts)), wanted)
     places = [Partition(cast(Layout, operand.reads)) for operand in rule.operands]
     here = map(to_partition, parts, places)

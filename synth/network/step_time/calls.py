@@ -190,6 +190,8 @@ def operations(network: Network) -> int:
 
 def _products(network: Network, node: Node) -> int:
     """Multiply-adds: of a matrix product, or of attention with queries, keys and values."""
+    if node.multiply_adds:
+        return node.multiply_adds
     shapes = [network.nodes[n].shape if n in network.nodes else network.input for n in node.inputs]
     if len(shapes) >= 3:  # queries with keys, and the weights with values
         return 2 * math.prod(shapes[0]) * shapes[1][-2]

@@ -337,11 +337,12 @@ class NetworkReader:
         name, out = self.names.of(call), call.out or (1,)
         sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
         before = self._shape_of(sources[0])
-        divided = division(call, self.operators.operator(call).kind)
+        operator = self.operators.operator(call)
+        work = operator.form.multiply_adds if operator.kind == "product" else 0
+        facts = {"divided": division(call, operator.kind), "multiply_adds": work}
         trained, tied = self._trained(call)
-        self.nodes[name] = Node(
-            name, "gathered", sources, out, before, trained=trained, tied=tied, divided=divided
-        )
+        node = Node(name, "gathered", sources, out, before, trained=trained, tied=tied)
+        self.nodes[name] = replace(node, **facts)
         what = type(call.module).__name__ if call.module is not None else call.word
         self.notes[name] = what
         return Value(name, straight(out))

@@ -37,8 +37,37 @@ def attends_to_itself(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.attention(rows, rows, rows, need_weights=False)[0]
 
 
-PRODUCTS = ("matmul", "mm", "bmm", "scaled_dot_product_attention", "einsum")  # how their calls are named
-DIVIDED = {"attention layer, and its weights": 3}  # calls, where it is not one
+def modulates(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Weights that are scaled for each sample (StyleGAN2, Karras et al. 2020), and once more transposed."""
+    b, c = x.shape[:2]
+    weight = self.kernels[0] * (1 + x.mean((2, 3))).view(b, 1, c, 1, 1)
+    weight = weight * torch.rsqrt(weight.square().sum((2, 3, 4), keepdim=True) + 1e-8)
+    y = functional.conv2d(x.reshape(1, b * c, 6, 6), weight.reshape(-1, c, 3, 3), padding=1, groups=b)
+    back = weight.transpose(1, 2).reshape(-1, c, 3, 3)
+    return functional.conv_transpose2d(y, back, stride=2, groups=b).reshape(b, c, 13, 13)
+
+
+def mixes_kernels(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Kernels and biases that are mixed for each sample (CondConv, Yang et al. 2019)."""
+    b, c = x.shape[:2]
+    mixed = torch.sigmoid(x.mean((2, 3)) @ self.square[:4, :2])
+    kernel, bias = (
+        (mixed @ self.kernels.flatten(1)).view(-1, c, 3, 3),
+        (mixed @ self.square[:2, :4]).flatten(),
+    )
+    y = functional.conv2d(x.reshape(1, b * c, 6, 6), kernel, bias, stride=2, padding=1, groups=b)
+    return y.reshape(b, -1, *y.shape[2:])
+
+
+PRODUCTS = (  # how their calls are named
+    *("matmul", "mm", "bmm", "scaled_dot_product_attention", "einsum", "conv2d", "conv_transpose2d"),
+)
+DIVIDED = {  # calls, where it is not one
+    "attention layer, and its weights": 3,
+    "kernels of samples": 2,
+    "mixed kernels of samples": 4,
+    "linear with computed weights": 0,
+}
 FUNCTIONS: dict[str, Function] = {
     "attention layer": attends_to_itself,
     "attention layer, and its weights": attends_with_weights,
@@ -56,6 +85,13 @@ FUNCTIONS: dict[str, Function] = {
     "parameter times x": lambda self, x: self.square @ x,
     "einsum": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x + 1),
     "einsum with one sample for all": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x[:1] + 1),
+    "kernels of samples": modulates,
+    "mixed kernels of samples": mixes_kernels,
+    "kernel of the batch": lambda self, x: functional.conv2d(
+        x, x.mean(0, keepdim=True)[..., :3, :3], padding=1
+    ),
+    "parameter under a computed kernel": lambda self, x: functional.conv2d(self.kernels[0], x, padding=3),
+    "linear with computed weights": lambda self, x: functional.linear(x, x[0, 0], x[0, 0, 0]),
     "einsum with a parameter": lambda self, x: torch.einsum("bchw,vw->bvch", x, self.square),
 }
 
@@ -68,6 +104,7 @@ class Behind(nn.Module):
         self.function = FUNCTIONS[name]
         self.conv = nn.Conv2d(2, 4, 3, padding=1)
         self.square = nn.Parameter(torch.randn(6, 6))
+        self.kernels = nn.Parameter(torch.randn(2, 4, 4, 3, 3))
         self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
         self.register_buffer("hidden", torch.ones(24, 7, dtype=torch.bool).triu(3))
 

@@ -43,6 +43,7 @@ CASES: dict[str, Two] = {
     "bilinear": lambda x, y: functional.interpolate(x, size=(13, 9), mode="bilinear"),
     "permute": lambda x, y: x.permute(0, 2, 3, 1),
     "cat": lambda x, y: torch.cat([x, y, x], 2),
+    "cat with itself": lambda x, y: torch.cat([x, x], 1),
     "flatten": lambda x, y: x.flatten(1),
     "view": lambda x, y: x.view(4, 2, 4, 6, 6),
     "softmax": lambda x, y: x.softmax(1),
@@ -65,6 +66,42 @@ CASES: dict[str, Two] = {
     "matmul with itself": lambda x, y: x @ x,
     "attention": lambda x, y: functional.scaled_dot_product_attention(x, y, y),
     "einsum": lambda x, y: torch.einsum("bchw,bdhw->bcd", x, y),
+    "linear, weights": lambda x, y: functional.linear(x, y[0, 0, :5], y[0, 0, 0, :5]),
+    "kernel": lambda x, y: functional.conv2d(x, y[..., :3, :3], y[0, :4, 0, 0], padding=1),
+    "kernel, steps": lambda x, y: functional.conv2d(
+        x, y[..., :2, :3], stride=2, padding=(0, 2), dilation=(3, 2)
+    ),
+    "kernel, same extents": lambda x, y: functional.conv2d(x, y[..., :3, :3], padding="same", dilation=2),
+    "kernel of zeros alone": lambda x, y: functional.conv2d(x, y[..., :1, :1], y[0, :4, 0, 0], padding=7),
+    "kernel of a sample": lambda x, y: functional.conv2d(
+        x.reshape(1, 32, 6, 6), y[:, :, :3].reshape(8, 8, 3, 3), y[0, :, 0, 0], padding=1, groups=4
+    ),
+    "kernel of a channel": lambda x, y: functional.conv2d(
+        x, y[:3, :, :3, :3].reshape(24, 1, 3, 3), padding=1, groups=8
+    ),
+    "kernel of a sample and a channel": lambda x, y: functional.conv2d(
+        x.reshape(1, 32, 6, 6), y[..., :3, :3].reshape(32, 1, 3, 3), padding=1, groups=32
+    ),
+    "kernel of an image": lambda x, y: functional.conv2d(x, y[..., 1:5, 1:5]),
+    "kernel, sequences": lambda x, y: functional.conv1d(x[..., 0], y[..., :3, 0], padding=2, dilation=2),
+    "kernel, volumes": lambda x, y: functional.conv3d(x[:, None], y[:3, None, :3, :3, :3], padding=1),
+    "transposed kernel": lambda x, y: functional.conv_transpose2d(
+        x, y[..., :3, :3].transpose(0, 1), y[0, :4, 0, 0], stride=2, padding=1, output_padding=1
+    ),
+    "transposed kernel of a sample": lambda x, y: functional.conv_transpose2d(
+        x.reshape(1, 32, 6, 6),
+        y[:, :, :3].reshape(32, 2, 3, 3),
+        y[0, :, 0, 0],
+        stride=2,
+        dilation=2,
+        groups=4,
+    ),
+    "transposed kernel of a channel": lambda x, y: functional.conv_transpose2d(
+        x, y[:3, :, :3, :3].reshape(8, 3, 3, 3), padding=1, groups=8
+    ),
+    "transposed kernel, sequences": lambda x, y: functional.conv_transpose1d(
+        x[..., 0], y[0, :, :3, :2], stride=3
+    ),
 }
 
 
@@ -116,7 +153,6 @@ def rule_of(call: Any, operators: Operators, sources: Mapping[Any, Layout], me: 
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.one_in(3)
 def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
     model, draws = Applied(CASES[name]), random.Random(name)
     graph = traced(model, [SHAPE, SHAPE], torch.float64)
