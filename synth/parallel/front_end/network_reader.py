@@ -339,10 +339,9 @@ class NetworkReader:
         before = self._shape_of(sources[0])
         operator = self.operators.operator(call)
         work = operator.form.multiply_adds if operator.kind == "product" else 0
-        facts = {"divided": division(call, operator.kind), "multiply_adds": work}
         trained, tied = self._trained(call)
         node = Node(name, "gathered", sources, out, before, trained=trained, tied=tied)
-        self.nodes[name] = replace(node, **facts)
+        self.nodes[name] = replace(node, divided=division(call, operator.kind), multiply_adds=work)
         what = type(call.module).__name__ if call.module is not None else call.word
         self.notes[name] = what
         return Value(name, straight(out))
