@@ -30,6 +30,7 @@ from synth.runtime.operators.products import product_of
 from synth.runtime.operators.recurrent import recurrent_of
 from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.operators.scans import scan_of
+from synth.runtime.operators.windows import windows_of
 from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.rules.local_forms import flattened, within_boxes
 from synth.runtime.rules.mapped_rows import MappedRows
@@ -64,6 +65,7 @@ Kind = Literal[
     "affine",  # a recurrence h = a · h + b
     "mapped",  # a loop over rows that do not depend on each other
     "scan",  # each row is made of all rows up to it
+    "windows",  # each window of rows as a row
     "product",  # a sum of products: dimensions of the result are independent
     "gathered",
 ]
@@ -181,6 +183,7 @@ RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
     None: _by_name,
     "scan": scan_of,
     "local": local_form,
+    "windows": windows_of,
     "product": product_of,
 }
 
@@ -308,6 +311,7 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     "flatten": lambda call, found, source, _: flattened(source),
     "reindex": lambda call, found, source, _: reindexed(source, *found.form),
     "local": _local,
+    "windows": lambda call, found, source, _: found.form(source),
     "scan": lambda call, found, source, _: within_boxes(
         source, found.form.local, call.filled(in_place=False), call.dtypes
     ),

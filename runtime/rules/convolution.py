@@ -242,7 +242,7 @@ def _rows_of_transposed(
         module.dilation,
         strict=True,
     )
-    return tuple(_rows_added(*each) for each in numbers)
+    return tuple(rows_added(*each) for each in numbers)
 
 
 def _transposed_call(
@@ -263,7 +263,7 @@ def _transposed(module: Any, source: Layout, out: Layout) -> Rule:
     )
 
 
-def _rows_added(
+def rows_added(
     dim: int,
     size: int,
     made: int,

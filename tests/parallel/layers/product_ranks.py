@@ -62,11 +62,17 @@ def mixes_kernels(self: Any, x: torch.Tensor) -> torch.Tensor:
 PRODUCTS = (  # how their calls are named
     *("matmul", "mm", "bmm", "scaled_dot_product_attention", "einsum", "conv2d", "conv_transpose2d"),
 )
-DIVIDED = {  # calls, where it is not one
+DIVIDED = {  # calls of these names, where it is not one
     "attention layer, and its weights": 3,
     "kernels of samples": 2,
     "mixed kernels of samples": 4,
+    "windows of the map": lambda self, x: functional.fold(
+        functional.unfold(x, 3, padding=1) ** 2, 6, 3, padding=1
+    ),
+    "windows of a dimension": lambda self, x: x.unfold(2, 3, 1).amax(-1),
     "linear with computed weights": 0,
+    "windows of the map": 0,
+    "windows of a dimension": 0,
 }
 FUNCTIONS: dict[str, Function] = {
     "attention layer": attends_to_itself,

@@ -66,6 +66,19 @@ CASES: dict[str, Two] = {
     "matmul with itself": lambda x, y: x @ x,
     "attention": lambda x, y: functional.scaled_dot_product_attention(x, y, y),
     "einsum": lambda x, y: torch.einsum("bchw,bdhw->bcd", x, y),
+    "windows of maps": lambda x, y: functional.unfold(x, (3, 2), padding=1),
+    "windows of maps, steps": lambda x, y: functional.unfold(x, 3, (2, 1), (3, 0), (2, 3)),
+    "windows as patches": lambda x, y: functional.unfold(x, 3, stride=3),
+    "windows over one row": lambda x, y: functional.unfold(x[:, :, :1], 1, padding=4),
+    "maps of windows": lambda x, y: functional.fold(x.reshape(4, 8, 36), (7, 7), 2),
+    "maps of windows, steps": lambda x, y: functional.fold(
+        x.reshape(4, 72, 4), (8, 6), 3, dilation=(1, 2), padding=1, stride=(5, 2)
+    ),
+    "maps of windows of few rows": lambda x, y: functional.fold(
+        x.reshape(4, 72, 4), (10, 4), 2, stride=(8, 2)
+    ),
+    "windows along height": lambda x, y: x.unfold(2, 3, 2),
+    "windows along channels": lambda x, y: x.unfold(1, 5, 1),
     "linear, weights": lambda x, y: functional.linear(x, y[0, 0, :5], y[0, 0, 0, :5]),
     "kernel": lambda x, y: functional.conv2d(x, y[..., :3, :3], y[0, :4, 0, 0], padding=1),
     "kernel, steps": lambda x, y: functional.conv2d(
