@@ -66,13 +66,7 @@ DIVIDED = {  # calls of these names, where it is not one
     "attention layer, and its weights": 3,
     "kernels of samples": 2,
     "mixed kernels of samples": 4,
-    "windows of the map": lambda self, x: functional.fold(
-        functional.unfold(x, 3, padding=1) ** 2, 6, 3, padding=1
-    ),
-    "windows of a dimension": lambda self, x: x.unfold(2, 3, 1).amax(-1),
-    "linear with computed weights": 0,
-    "windows of the map": 0,
-    "windows of a dimension": 0,
+    **dict.fromkeys(("linear with computed weights", "windows of the map", "windows of a dimension"), 0),
 }
 FUNCTIONS: dict[str, Function] = {
     "attention layer": attends_to_itself,
@@ -98,6 +92,10 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "parameter under a computed kernel": lambda self, x: functional.conv2d(self.kernels[0], x, padding=3),
     "linear with computed weights": lambda self, x: functional.linear(x, x[0, 0], x[0, 0, 0]),
+    "windows of the map": lambda self, x: functional.fold(
+        functional.unfold(x, 3, padding=1) ** 2, 6, 3, padding=1
+    ),
+    "windows of a dimension": lambda self, x: x.unfold(2, 3, 1).amax(-1),
     "einsum with a parameter": lambda self, x: torch.einsum("bchw,vw->bvch", x, self.square),
 }
 
