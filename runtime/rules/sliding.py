@@ -77,10 +77,9 @@ class Sliding(NamedTuple):
     def folded(self, source: Layout) -> Rule:
         """The rule of `fold` to (b, c, h, w), of whole rows of words."""
         (size, _), (high, wide) = self.extents, self.counts
-        numbers = (each[0] for each in (self.kernel, self.stride))
-        added = rows_added(
-            2, high, size, *numbers, self.padding[0], self.dilation[0]
-        ).rows
+        numbers = self.kernel, self.stride, self.padding, self.dilation
+        kernel, stride, padding, dilation = (each[0] for each in numbers)
+        added = rows_added(2, high, size, kernel, stride, padding, dilation).rows
         rows = Spans(2, tuple((low * wide, end * wide) for low, end in added))
         dims = 0, Groups(1, 1, self.taps), rows
         shape = (source.whole[0], source.whole[1] // self.taps, *self.extents)
@@ -88,9 +87,8 @@ class Sliding(NamedTuple):
         begin, end = out.mine[2]
         read = added[begin:end]
         first, last = (read[0][0], read[-1][1]) if read else (0, 0)
-        reach = self.dilation[0] * (self.kernel[0] - 1)
-        made = max(0, last - first - 1) * self.stride[0] + reach + 1
-        start = begin + self.padding[0] - first * self.stride[0]
+        made = max(0, last - first - 1) * stride + dilation * (kernel - 1) + 1
+        start = begin + padding - first * stride
 
         def local(shard: torch.Tensor) -> torch.Tensor:
             if first == last:  # no window has these rows
