@@ -15,7 +15,7 @@ from torch import fx
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.prefix_exchange import lines_along
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.grid.boxes import Box, volume
+from synth.runtime.grid.boxes import Box, shape, volume
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.operators.call import Call, node_shape
@@ -23,7 +23,7 @@ from synth.runtime.rules.access import Access, Same, Single, aligned
 from synth.runtime.rules.affine_scan import CutAffineScan
 from synth.runtime.rules.local_forms import LocalForm, fitting, regrouped, whole_along
 from synth.runtime.rules.mapped_rows import MappedRows
-from synth.runtime.rules.rule import Operand, Rule, needed, where_words
+from synth.runtime.rules.rule import Operand, Rule, needed, type_of, where_words
 
 Hold = Callable[[Call, Mapping[str, Layout], Count], "ReplicatedParams | None"]
 
@@ -70,7 +70,9 @@ def affine_step(
         Operand(source, needed(out, source.whole, reads[node]), place, reads[node])
         for place, (node, source) in enumerate(inputs.items())
     )
-    local = where_words(call.filled(instead=run), out, call.dtypes)
+    local = where_words(
+        call.filled(instead=run), out, lambda *here: call.dtypes.of(here[0].dtype)
+    )
     rule = Rule(out, operands, local, scan)
     return Pulled(rule, count, hold(call, boxes, count))
 
@@ -133,7 +135,12 @@ def mapped_step(
         by_place = dict(zip(order, here, strict=True))
         return function(*(by_place[place] for place in range(len(args))))
 
-    local = where_words(run, out, call.dtypes)
+    turn = tuple(
+        (0, rows if dim == function.dim else extent)
+        for dim, extent in enumerate(call.out)
+    )
+    least = [shape(read(args[place], place, turn)) for place in order]
+    local = where_words(run, out, type_of(run, least))
     return Pulled(Rule(out, operands, local), count, hold(call, boxes, count))
 
 

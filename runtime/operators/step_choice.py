@@ -26,7 +26,7 @@ from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
 from synth.runtime.rules.movement import joined, like_largest, like_part
 from synth.runtime.rules.pointwise import pointwise
-from synth.runtime.rules.products import best_layout, product, wanted
+from synth.runtime.rules.products import Factor, best_layout, product, wanted
 from synth.runtime.rules.reductions import reduction
 from synth.runtime.rules.rule import Rule, needed
 from synth.runtime.rules.scans import scan_rule
@@ -149,9 +149,11 @@ def _product(
         for node, (name, _) in call.parameters.items()
     }
     orders = {**_numbered(call.inputs), **_numbered(call.parameters)}
-    operands = [(orders[node], inputs.get(node), dims) for node, dims in pairs]
-    dtype, local = call.node.meta["value"].dtype, found.on_box(layout.mine)
-    rule = product(local, layout, operands, dtype)
+    operands = [
+        Factor(orders[node], node_shape(node), inputs.get(node), dims)
+        for node, dims in pairs
+    ]
+    rule = product(found.on_box, layout, operands)
     return Pulled(rule, count, hold(call, boxes, count))
 
 

@@ -295,7 +295,7 @@ def _local(call: Call, found: Operator, source: Layout, _: Layout | None) -> Rul
     """A reshape, or a function along dimensions, of boxes that are whole there."""
     if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
         return within_boxes(source, found.form, lambda box: box)
-    return within_boxes(source, found.form, call.filled(in_place=False), call.dtypes)
+    return within_boxes(source, found.form, call.filled(in_place=False), typed=True)
 
 
 # kind with one operand and no parameters -> its rule, from the layout of the operand
@@ -313,7 +313,7 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     "local": _local,
     "windows": lambda call, found, source, _: found.form(source),
     "scan": lambda call, found, source, _: within_boxes(
-        source, found.form.local, call.filled(in_place=False), call.dtypes
+        source, found.form.local, call.filled(in_place=False), typed=True
     ),
     "permute": lambda call, found, source, _: permuted(source, call.order()),
 }

@@ -16,8 +16,8 @@ from synth.runtime.rules.rule import (
     LocalCall,
     Operand,
     Rule,
-    Traced,
     reshaped,
+    type_of,
     where_words,
 )
 
@@ -38,18 +38,20 @@ class LocalForm(NamedTuple):
 
 
 def within_boxes(
-    source: Layout, form: LocalForm, call: LocalCall, dtypes: Traced | None = None
+    source: Layout, form: LocalForm, call: LocalCall, typed: bool = False
 ) -> Rule:
     """A function of the own box, whose input is cut anew where boxes do not fit it.
 
     call: takes the box of the input; its words are those of the result in order.
-    dtypes: of the call; None where the result has that of the input.
+    typed: whether the result may have another dtype than the input.
     """
     held = fitting(source, form)
     out = regrouped(held, form)
     assert out is not None, (source, form)
     own = shape(out.mine)
-    local = where_words(lambda box: call(box).reshape(own), out, dtypes)
+    least = [form.units.get(dim, extent) for dim, extent in enumerate(source.whole)]
+    dtype = type_of(call, [least]) if typed else None
+    local = where_words(lambda box: call(box).reshape(own), out, dtype)
     return Rule(out, (Operand(source, held),), local)
 
 

@@ -3,45 +3,73 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
 from synth.runtime.comm.layout import Layout
-from synth.runtime.grid.boxes import Box, Interval, cut, overlap, volume
-from synth.runtime.rules.access import Access, Rows, Same, Single, Whole
-from synth.runtime.rules.rule import LocalCall, Operand, Rule, needed, where_words
+from synth.runtime.grid.boxes import Box, Interval, cut, overlap, shape, volume
+from synth.runtime.rules.access import Access, Rows, Same, Single, Whole, read_box
+from synth.runtime.rules.rule import (
+    LocalCall,
+    Operand,
+    Rule,
+    needed,
+    type_of,
+    where_words,
+)
 
 # of each dimension of an operand that of the result; None: it is read whole; or how
 Dims = tuple[int | Access | None, ...]
 
 
+class Factor(NamedTuple):
+    """An operand of a product.
+
+    place: among the arguments that are computed, or among the parameters. whole: its
+    shape. source: where it lies; None for a parameter.
+    """
+
+    place: int
+    whole: tuple[int, ...]
+    source: Layout | None
+    dims: Dims
+
+
 def product(
-    call: LocalCall,
-    out: Layout,
-    operands: Sequence[tuple[int, Layout | None, Dims]],
-    dtype: torch.dtype,
+    on_box: Callable[[Box], LocalCall], out: Layout, operands: Sequence[Factor]
 ) -> Rule:
     """Every rank computes a box of the result from the slices that belong to it.
 
-    call: takes all operands. out: see `best_layout`. operands: the place of each among
-    the arguments, its layout, and its dimensions in the result; for a parameter, the
-    place among those, and no layout. dtype: of the result.
+    on_box: makes of a box what takes the slices of all operands. out: see
+    `best_layout`.
     """
-    moved = tuple(
-        Operand(source, wanted(out, source.whole, dims), place)
-        for place, source, dims in operands
-        if source is not None
-    )
-    computed = sum(source is not None for _, source, _ in operands)
+    computed = [each for each in operands if each.source is not None]
     fresh, order = itertools.count(), list[int]()
-    for place, source, _ in operands:
-        order.append(next(fresh) if source is not None else computed + place)
+    for each in operands:
+        here = each.source is not None
+        order.append(next(fresh) if here else len(computed) + each.place)
 
-    def local(*given: torch.Tensor) -> torch.Tensor:
-        return call(*(given[each] for each in order)).contiguous()
+    def on(box: Box) -> LocalCall:
+        call = on_box(box)
 
-    return Rule(out, moved, where_words(local, out, dtype))
+        def local(*given: torch.Tensor) -> torch.Tensor:
+            return call(*(given[each] for each in order)).contiguous()
+
+        return local
+
+    word = ((0, 1),) * len(out.whole)
+    shapes = [
+        shape(read_box(accesses(each.whole, each.dims), word)) for each in operands
+    ]
+    given = [shapes[order.index(place)] for place in range(len(operands))]
+    moved = tuple(
+        Operand(each.source, wanted(out, each.whole, each.dims), each.place)
+        for each in computed
+        if each.source is not None
+    )
+    return Rule(out, moved, where_words(on(out.mine), out, type_of(on(word), given)))
 
 
 def accesses(whole: Sequence[int], dims: Dims) -> tuple[Access, ...]:

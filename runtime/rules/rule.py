@@ -18,7 +18,12 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.comm.row_sets import RowSets, fetch_row_sets
 from synth.runtime.grid.boxes import Box, shape
-from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
+from synth.runtime.kernels.autocast import (
+    Operator,
+    autocast_dtype,
+    no_autocast,
+    operator_dtype,
+)
 from synth.runtime.rules.access import Access, Rows, RowSet, read_box, read_rows
 
 LocalCall = Callable[..., torch.Tensor]
@@ -143,8 +148,30 @@ class Traced(NamedTuple):
         return operand if floats else self.result
 
 
+ResultType = Callable[..., torch.dtype]  # from the operands
+
+
+def type_of(call: LocalCall, shapes: Sequence[Sequence[int]]) -> ResultType:
+    """The dtype that a call gives, under autocast where it is enabled.
+
+    shapes: of operands of which it can compute words.
+    """
+    known = dict[object, torch.dtype]()
+
+    def of(*here: torch.Tensor) -> torch.dtype:
+        low = autocast_dtype(here[0].device)
+        key = low, *(each.dtype for each in here)
+        if key not in known:
+            pairs = zip(here, shapes, strict=True)
+            with torch.no_grad():
+                known[key] = call(*(each.new_ones(like) for each, like in pairs)).dtype
+        return known[key]
+
+    return of
+
+
 def where_words(
-    call: LocalCall, out: Layout, dtype: torch.dtype | Traced | None = None
+    call: LocalCall, out: Layout, dtype: ResultType | None = None
 ) -> LocalCall:
     """The call, if this rank has words of the result.
 
@@ -156,9 +183,8 @@ def where_words(
         return call
 
     def nothing(*here: torch.Tensor) -> torch.Tensor:
-        made = here[0].new_zeros(
-            own, dtype=dtype.of(here[0].dtype) if isinstance(dtype, Traced) else dtype
-        )
+        kind = here[0].dtype if dtype is None else dtype(*here)
+        made = here[0].new_zeros(own, dtype=kind)
         floats = [each.sum() for each in here if is_trainable(each)]
         if not floats:
             return made

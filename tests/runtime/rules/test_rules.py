@@ -178,6 +178,22 @@ def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
             compare(call, operators, sources)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_without_words_have_the_dtype_of_the_others(name: str) -> None:
+    draws, model = random.Random(name), Applied(CASES[name])
+    graph, operators = traced(model, [SHAPE, SHAPE], torch.float32), Operators({}, {})
+    for call in (operators.call(node) for node in graph.nodes if node.op.startswith("call")):
+        values = [each.meta["value"] for each in call.inputs]
+        wholes = [torch.ones(each.shape, dtype=each.dtype) for each in values]
+        sources = {each: random_layout(draws, tuple(each.meta["value"].shape)) for each in call.inputs}
+        with torch.autocast("cpu", torch.bfloat16):
+            wanted = call.filled(in_place=False)(*wholes).dtype
+            for me in range(RANKS):
+                rule = rule_of(call, operators, sources, me)
+                made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
+                assert made.dtype == wanted, (me, rule.out.boxes)
+
+
 def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
     """One call in one layout: every rank's box, and the gradients of all ranks added."""
     generator = torch.Generator().manual_seed(0)
