@@ -2,7 +2,7 @@
 
 For each network and number of processes, in inference, or with --training in a training step: words received
 per process, and the longest chain of exchanges of rows, without margins and with them, and the processor time
-of both plans. The rows are those of docs/inference.md.
+of both plans. The rows are those of docs/margins.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def predict(
     "global" statistics in training. table3: the formulas of Kahira et al., HPDC'21; the arguments after it
     are theirs (see `synth predict --help`).
 
-    Seconds are those that nothing hides; `docs/networks.md` has the model. Raises `UsageError` for arguments
+    Seconds are those that nothing hides; `docs/steptime.md` has the model. Raises `UsageError` for arguments
     that do not fit together, `InputError` for a wrong file, and `InfeasibleError` for a strategy that cannot
     be used on so many ranks.
     """

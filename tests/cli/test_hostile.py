@@ -1,7 +1,7 @@
 """Hostile layer files, plan files and command lines: one sentence and an exit code for each.
 
 No traceback, no hang, no memory blow-up; and no name becomes code of an emitted program.
-docs/faults.md lists the classes of input that are tried here.
+docs/robustness.md lists the classes of input that are tried here.
 """
 
 from __future__ import annotations

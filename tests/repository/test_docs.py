@@ -114,7 +114,7 @@ def tables_are_whole(text: str) -> bool:
 
 def test_tests_named_in_the_documentation_exist() -> None:
     sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").rglob("test_*.py")}
-    for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
+    for name in re.findall(r"`(test_\w+)`", Path("docs/robustness.md").read_text(encoding="utf-8")):
         assert any(f"def {name}(" in text for text in sources.values()), name
 
 

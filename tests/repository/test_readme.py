@@ -1,4 +1,4 @@
-"""The README: its commands run as written, and its table names every command."""
+"""The README and the page of commands: commands run as written, and its table names every command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from synth.cli.main import main, parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ROWS = [row for line in README.splitlines() if line.startswith("| `synth") for row in line.split("|")[1:2]]
+PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+ROWS = [row for line in PAGE.splitlines() if line.startswith("| `synth") for row in line.split("|")[1:2]]
 COMMANDS = [
     command for row in ROWS for command in re.findall(r"`synth ([^`]*)`", row) if command[0].islower()
 ]
@@ -97,7 +98,7 @@ PICTURE = ROOT / "docs/pictures/gains.svg"
 
 
 def test_the_first_screen_has_the_numbers_of_its_picture() -> None:
-    first, picture = README.split("| it is for")[0], PICTURE.read_text(encoding="utf-8")
+    first, picture = README.split("| who |")[0], PICTURE.read_text(encoding="utf-8")
     numbers = [text for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture) if text[0].isdigit()]
     assert len(numbers) == 1 + 2 * 5  # the title begins with a digit, too
     for said in ("5.82 GiB", "70.9 GiB", "102 million words", "66.9 million"):
