@@ -1,7 +1,7 @@
 """Faults of a rank: all ranks end in time, none with code 0, and the messages name the faulty rank.
 
-docs/robustness.md is the table of these faults. Most run on ranks of the fork server; how torchrun, a signal to
-`synth run` and the death of the launcher behave is tried with the real ones.
+docs/robustness.md is the table of these faults. Most run on ranks of the fork server; how torchrun, a signal
+to `synth run` and the death of the launcher behave is tried with the real ones.
 """
 
 from __future__ import annotations
