@@ -2,7 +2,7 @@
 
 Words of half precision travel as they are: a planned word stays one word of the dtype.
 Their sums are taken in float32 and rounded once. Added in half precision instead, the
-error grows with the number of terms (docs/precision.md has the measurements).
+error grows with the number of terms (docs/rounding.md has the measurements).
 """
 
 from __future__ import annotations

@@ -236,17 +236,19 @@ class Comparison(Tabular):
             exceeded = limit_bytes and total.used_bytes > limit_bytes
             memory = show_bytes(int(total.used_bytes))
             memory += f" > {show_bytes(limit_bytes)}" if limit_bytes and exceeded else ""
-            limit = f"p <= {each.limit} ({each.limit_why})" if each.limit else each.limit_why
+            limit = f"{each.limit} ranks" if each.limit else each.limit_why
             whole = "-" if asked.table3 else f"{each.whole} of {len(each.rows)}"
             rows.append([each.strategy + each.detail, *times, whole, memory, limit])
-        rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{asked.network.name} on {asked.procs} ranks of {asked.machine.name}, "
         head += f"{asked.batch} samples per {asked.work}"
         source = f"{asked.compute_times.description}; {inputs(asked)}"
         calls = [f"\n{line}" for line in asked.call_lines]
         plans = (each for each in self.predictions if each.strategy == "plan")
         notes = [f"\nplan: {note}" for each in plans for note in each.notes]
-        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *calls, *notes])
+        limits = [f"  {each.strategy}: {each.limit_why}" for each in self.predictions if each.limit]
+        tail = ["\nlimits", *limits] if limits else []
+        tail += ["\nleft out", *(f"  {why}" for _, why in self.refused)] if self.refused else []
+        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *tail, *calls, *notes])
 
     def records(self) -> list[dict[str, Any]]:
         """A row per strategy, with seconds and `memory_bytes`; of one that cannot be used, `why`."""

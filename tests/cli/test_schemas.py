@@ -8,7 +8,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from synth.cli.arguments import json_text
 from synth.cli.main import commands, main, parser
+from synth.cli.setup.calibrate import data_of
 from synth.cli.setup.output_schemas import OUTPUTS as STRUCTS
 from synth.cli.setup.schema import OUTPUTS, schema_of
 
@@ -35,6 +37,9 @@ PRINTED = {  # kind -> command lines
     "plan": [f"plan {SMALL} --procs 4 --json", f"plan {SMALL} --procs 4 --pass training --json"],
     "network-plan": [f"plan {NET} --procs 4 --json"],
     "diff": ["diff plan.json other.json --json", "diff net.json step.json --json"],
+    "imported": ["import small_model:build --input 2,3,8,8 --json"],
+    "checked": ["check small_model:build --input 2,3,8,8 --json"],
+    "calibration": [f"calibrate {NET} --repeat 1 --json"],
     "explanation": ["explain plan.json --json", "explain step.json --json", "explain other.json --json"],
 }
 MADE = {
@@ -45,7 +50,20 @@ MADE = {
     "bound.json": f"plan {SMALL} --procs 4 --certify",
     "family.json": f"plan {NET} --procs 4 --certify",
 }
-LONG = {"bounds", "symbolic_bound", "doctor"}  # they load torch, sympy or a solver
+MODEL = """
+import torch
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return torch.sort(self.conv(x), dim=2).values
+
+build = Small
+"""
+LONG = {"bounds", "symbolic_bound", "doctor", "calibration"}  # they load torch, sympy or a solver
 # what starts ranks is checked in tests of `run`; a single prediction is an entry of several
 APART = {"run", "prediction"}
 
@@ -54,6 +72,7 @@ APART = {"run", "prediction"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
     (folder / "product.yaml").write_text("matmul: {input: [64, 48, 32]}\n")
+    (folder / "small_model.py").write_text(MODEL)
     for name, command in MADE.items():
         assert main([*command.split(), "-o", str(folder / name)]) == 0
     return folder
@@ -75,6 +94,26 @@ def test_what_is_printed_is_as_the_schema_says(
         if kind in OUTPUTS:  # and nothing else is allowed
             with pytest.raises(jsonschema.ValidationError):
                 jsonschema.validate({**data, "unknown": 1}, schema)
+
+
+def test_an_imported_network_says_what_every_rank_gathers(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["import", "small_model:build", "--input", "2,3,8,8", "--json", "-o", "made.yaml"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["file"], data["text"]) == ("made.yaml", Path("made.yaml").read_text())
+    ((words,),) = [[each["words"] for each in data["gathered"]]]
+    assert words == 2 * 4 * 6 * 6
+    assert 0 < data["gathered_share"] < 1
+    assert main(["plan", "made.yaml", "--procs", "2"]) == 0
+
+
+def test_a_measured_machine_is_as_its_schema_says() -> None:
+    text = (ROOT / "synth/machine/data/lassen.yaml").read_text()
+    data = {"schema": "synth.calibration/1", "file": None} | data_of("machine", text)
+    jsonschema.validate(json.loads(json_text(data)), schema_of("calibration"))
+    jsonschema.validate(data["machine"], schema_of("machine"))
 
 
 def test_every_output_has_a_schema() -> None:

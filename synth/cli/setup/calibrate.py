@@ -10,6 +10,8 @@ from synth.base.atomic_write import put
 from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.base.units import whole
+from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, parse
+from synth.cli.arguments import json_text
 from synth.cli.parser import declare
 
 
@@ -36,6 +38,7 @@ def register(subparsers: Any) -> None:
         help="of repetitions until they agree, at most (20)",
     )
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait of a rank")
+    command.add_argument("--json", action="store_true", help="print one JSON object, the text included")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
 
 
@@ -68,9 +71,42 @@ def run(args: argparse.Namespace) -> int:
         text = calibrate_machine(
             args.procs, _machine_name(args.output), args.repeat, args.timeout, args.seconds
         )
-    if text is not None:
+    if text is None:
+        return 0
+    if args.output or not args.json:
         put(text, args.output)
+    if args.json:
+        kind = "layers" if args.network else "machine"
+        sys.stdout.write(
+            json_text({"schema": "synth.calibration/1", "file": args.output} | data_of(kind, text))
+        )
     return 0
+
+
+def data_of(kind: str, text: str) -> dict[str, Any]:
+    """What a profile of layers or a machine file has, and its text."""
+    found: Any
+    if kind == "machine":
+        found = _data(parse(text, "the machine file"))
+    else:
+        import csv
+
+        rows = csv.DictReader(text.splitlines())
+        found = [{key: cell if key == "layer" else float(cell) for key, cell in row.items()} for row in rows]
+    return {"kind": kind, kind: found, "text": text}
+
+
+def _data(node: Node | None) -> Any:
+    """A part of a machine file as data; YAML 1.1 would read 7.85e12 as a text."""
+    if isinstance(node, Mapping):
+        return {key: _data(value) for key, (_, value) in node.entries.items()}
+    if isinstance(node, Listing):
+        return [_data(item) for item in node.items]
+    text = node.text if isinstance(node, Scalar) else ""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text
 
 
 def _machine_name(output: str | None) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import Any
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
+from synth.cli.arguments import json_text
 from synth.cli.parser import declare
 from synth.cli.setup.import_ import extents_of, own_stdout
 
@@ -27,6 +29,7 @@ def register(subparsers: Any) -> None:
         "model", metavar="MODULE:FACTORY", help="a function without arguments that returns the model"
     )
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
             found = check(make_model(args.model), extents)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        stdout.write(f"{found}\n")
+        if args.json:
+            data = {"schema": "synth.checked/1", "compared": found.done, **asdict(found)}
+            stdout.write(json_text(data))
+        else:
+            stdout.write(f"{found}\n")
         stdout.flush()
     return 0 if found.done else 1

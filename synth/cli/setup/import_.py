@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
+from synth.cli.arguments import json_text
 from synth.cli.parser import declare
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def register(subparsers: Any) -> None:
         "model", metavar="MODULE:FACTORY", help="a function without arguments that returns the model"
     )
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
+    command.add_argument("--json", action="store_true", help="print one JSON object, the text included")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
 
 
@@ -61,15 +63,35 @@ def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
         from synth.base.atomic_write import write_whole
 
         write_whole(args.output, text)
-        if not args.quiet:
-            print(network, file=sys.stderr)
-            _say_gathered(network)
-    else:
-        stdout.write(text)
+    if args.json or not args.output:
+        stdout.write(json_text(imported(network, args.output, text)) if args.json else text)
         stdout.flush()
-        if not args.quiet:
-            _say_gathered(network)
+    if not args.quiet:
+        if args.output:
+            print(network, file=sys.stderr)
+        _say_gathered(network)
     return 0
+
+
+def imported(network: Network, path: str | None, text: str) -> dict[str, Any]:
+    """`synth.imported/1`: what the network file has, and the words of calls that every rank gathers."""
+    from synth.network.step_time.calls import gathered_calls, operations
+
+    gathered, share = gathered_calls(network)
+    return {
+        "schema": "synth.imported/1",
+        "file": path,
+        "network": network.name,
+        "input": list(network.input),
+        "dtype": network.dtype,
+        "layers": len(network.nodes),
+        "planned_layers": len(network.planned),
+        "parameters": network.parameters,
+        "operations": operations(network),
+        "gathered": [{"name": name, "words": words} for name, words in gathered.items()],
+        "gathered_share": share,
+        "text": text,
+    }
 
 
 def _say_gathered(network: Network) -> None:

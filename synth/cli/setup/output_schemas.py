@@ -280,6 +280,74 @@ class Certified(Object):
     checked: list[str]
 
 
+class Gathered(Object):
+    """A call that every rank computes from the whole tensors, and the words that it reads."""
+
+    name: str
+    words: Words
+
+
+class Imported(Object):
+    """`synth import --json`; the text is that of the network file. Two operations are one multiply-add."""
+
+    schema: Literal["synth.imported/1"]
+    file: str | None
+    network: str
+    input: list[Count]
+    dtype: str
+    layers: Count
+    planned_layers: Count
+    parameters: Words
+    operations: Count
+    gathered: list[Gathered]
+    gathered_share: Annotated[float, Meta(ge=0, le=1, description="of the words that all calls read")]
+    text: str
+
+
+class Checked(Object):
+    """`synth check --json`: calls that were compared, or in `reason` why none were."""
+
+    schema: Literal["synth.checked/1"]
+    compared: bool
+    model: str
+    calls: Count
+    modes: list[str]
+    input: str
+    dtype: str
+    seconds: Seconds
+    notes: list[str]
+    reason: str
+
+
+class LayerSeconds(Object):
+    """Seconds per sample forward and backward, and per step for the update."""
+
+    layer: str
+    forward_s: Seconds
+    backward_s: Seconds
+    update_s: Seconds
+
+
+class MachineCalibration(Object):
+    """`synth calibrate --json`; `synth schema machine` describes the machine."""
+
+    schema: Literal["synth.calibration/1"]
+    file: str | None
+    kind: Literal["machine"]
+    machine: dict[str, Any]
+    text: str
+
+
+class LayerCalibration(Object):
+    """`synth calibrate NET --json`."""
+
+    schema: Literal["synth.calibration/1"]
+    file: str | None
+    kind: Literal["layers"]
+    layers: list[LayerSeconds]
+    text: str
+
+
 class Fault(Object):
     """An error in the printed formulas of the method."""
 
@@ -420,6 +488,9 @@ OUTPUTS: dict[str, tuple[type[Object], ...]] = {  # kind -> the objects that may
     "errata": (Errata,),
     "diff": (Diff,),
     "explanation": (LayerExplanation, NetworkExplanation),
+    "imported": (Imported,),
+    "checked": (Checked,),
+    "calibration": (MachineCalibration, LayerCalibration),
 }
 
 

@@ -12,7 +12,7 @@ from synth.cli.parser import declare
 FILES = ("layer", "network", "machine", "plan", "network-plan")
 OUTPUTS = (  # keys of `output_schemas.OUTPUTS`, which imports msgspec
     *("simulation", "run", "bounds", "symbolic_bound", "predictions", "prediction", "replay", "doctor"),
-    *("certificate", "certified", "errata", "diff", "explanation"),
+    *("certificate", "certified", "errata", "diff", "explanation", "imported", "checked", "calibration"),
 )
 
 

@@ -153,10 +153,10 @@ def _computes(network: Network, node: Node, procs: int, machine: Machine) -> flo
     return compute.overhead + touched * network.word_bytes / parts / (compute.bandwidth or compute.rate)
 
 
-def gathered_text(network: Network) -> str:
-    """A sentence on the calls that every rank computes from gathered values; "" where there are none.
+def gathered_calls(network: Network) -> tuple[dict[str, int], float]:
+    """Calls that every rank computes from gathered values -> the words that they read; and their share.
 
-    Their share is that of the words that all calls of the network read.
+    The share is that of the words that all calls of the network read.
     """
     read = {
         name: sum(_words(network, source) for source in node.inputs) for name, node in network.nodes.items()
@@ -166,12 +166,17 @@ def gathered_text(network: Network) -> str:
         for name, node in network.nodes.items()
         if node.kind == "gathered" and node.divided == ""
     }
+    return found, sum(found.values()) / max(1, sum(read.values()))
+
+
+def gathered_text(network: Network) -> str:
+    """A sentence on the calls that every rank computes from gathered values; "" where there are none."""
+    found, share = gathered_calls(network)
     if not found:
         return ""
     most = sorted(found, key=lambda name: -found[name])
     shown = ", ".join(f"{name} ({show_words(found[name])} words)" for name in most[:5])
     more = f" and {len(most) - 5} more" if len(most) > 5 else ""
-    share = sum(found.values()) / max(1, sum(read.values()))
     return (
         f"every rank gathers all that these calls read, and computes them whole: {shown}{more}; they read "
         f"{share:.1%} of the words that calls read"

@@ -14,7 +14,7 @@ import synth
 from synth.base.errors import InfeasibleError
 
 PROGRAM = "from real_network_ranks import main\n\nmain()\n"
-LOSS, WEIGHTS = 1e-6, 1e-4  # relative, float64; docs/precision.md says why not less
+LOSS, WEIGHTS = 1e-6, 1e-4  # relative, float64; docs/rounding.md says why not less
 
 
 def trained(folder: Path, *case: str) -> dict[str, Any]:
