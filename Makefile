@@ -116,7 +116,9 @@ pictures: $(READY)
 	$(BIN)/python docs/site/architecture.py && $(BIN)/python docs/site/gains.py
 	mkdir -p build && $(BIN)/synth plan examples/conv.yaml --procs 64 --json -o build/plan.json
 	$(BIN)/synth plot build/plan.json --picture grid -o docs/pictures/plan.svg
-	$(BIN)/synth plot build/plan.json --picture strategies -o docs/pictures/strategies.svg
+	for picture in strategies memory tradeoff; do \
+	$(BIN)/synth plot build/plan.json --picture $$picture -o docs/pictures/$$picture.svg || exit 1; done
+	$(BIN)/synth bounds examples/conv.yaml --procs 1:4096 --bounds-only --plot docs/pictures/bounds.svg
 
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.papers.accuracy

@@ -51,6 +51,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 
 NUMBER = re.compile(r"[-+<>≤≥]? ?\d[\d ]*[\d.,]*(e-?\d+)?( ?(%|ms|s|µs|[KMG]i?B))?|-")

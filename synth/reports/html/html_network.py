@@ -49,6 +49,7 @@ def html_network(data: dict[str, Any], replayed: Replay | None = None) -> str:
             "grid": GRID,
             "stationary": STATIONARY,
             "words": WORDS,
+            "cost": "received" if data["objective"] == "words" else "time",
             "moved": MOVED,
             "wide": WIDE,
         },

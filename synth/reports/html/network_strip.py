@@ -13,6 +13,7 @@ from synth.base.units import show_bytes, show_words
 MOST_STAGES = 8
 LONGEST = 16  # layers of a block that repeats
 WIDE, HIGH, TOP, GAP = 1240, 150, 34, 36  # pixels: the strip, its boxes, the joints between them
+BOLD = 9  # pixels of a letter of a name
 AXIS_NAMES = {
     "b": "samples",
     "g": "groups",
@@ -89,6 +90,7 @@ def strip(data: dict[str, Any]) -> dict[str, Any]:
         boxes.append(
             {
                 "name": stage.name,
+                "squeezed": round(wide - 16, 1) if len(stage.name) * BOLD > wide - 16 else None,
                 "x": round(number * (wide + GAP), 1),
                 "wide": round(wide, 1),
                 "axes": [axis for axis, _ in usual],
