@@ -16,7 +16,7 @@ from synth.network.grids.box_rows import Array
 from synth.network.margins.boxes import SPATIAL_PLACES, hull, reads
 from synth.network.margins.fronts import Factor, Front, Fronts, Label, Leaf, choices
 from synth.network.margins.prices import Prices, WordPrices, by_choice
-from synth.network.margins.row_graph import RowGraph, RowTensor
+from synth.network.margins.row_graph import RowGraph, RowTensor, of_different_ranks
 from synth.network.margins.walk import (
     NOTHING,
     Rows,
@@ -31,6 +31,8 @@ TURNED = "by input rows"
 Item = TypeVar("Item")
 FREE: Front = [(0.0, 0.0, None)]
 MOST_COLUMNS = 2**17  # boxes of ranks that are computed at once
+MOST_PAIRS = 2**12  # what is needed of a tensor, times the margins that are tried for it
+MOST_KEYS = 2**14  # combinations of what the readers of a tensor compute
 CHOICES = (*range(13), 14, 16, 20, 24, 32, 48)  # rows beyond the own block that are tried
 
 
@@ -98,7 +100,7 @@ def choose_cuts(
     turned: covered layer -> what it costs more then, the redistribution of its input with it. It reads no row
     of others, and computes its own. prices: of rows; those of words without any.
     """
-    fronts = Fronts(limit)
+    fronts, graph = Fronts(limit), of_different_ranks(graph)
     factors = _Factors(graph, tried, turned, prices or WordPrices(), limit < math.inf)
     best = fronts.best(factors.all())[0]  # no margins always fit
     rows = {str(leaf.variable): leaf.value for leaf in choices(best)}
@@ -108,13 +110,14 @@ def choose_cuts(
         for name, tensor in graph.items()
         if tensor.covered and not tensor.joined and name not in others
     }
-    return Choice(made, others, not fronts.cut)
+    return Choice(made, others, not (fronts.cut or factors.cut))
 
 
 class _Factors:
     """The factors of a graph. A tensor has two variables: what is needed of it, and what is computed.
 
-    Boxes are numbered as they come, so that labels are numbers.
+    Boxes are numbered as they come, so that labels are numbers. cut: whether fewer margins than those that
+    are asked for were tried of some tensor, so that labels stay few.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class _Factors:
         limited: bool,
     ) -> None:
         self.graph, self.tried, self.turned, self.prices, self.limited = graph, tried, turned, prices, limited
+        self.cut = False
         self.by_input_rows: dict[str, int] = {}  # its label, of a layer that may be cut so
         self.readers = readers(graph)
         self.boxes: dict[str, list[Array]] = {name: [] for name in graph}
@@ -190,7 +194,7 @@ class _Factors:
             found[self.by_input_rows[reader.name]] = self._numbered(tensor.name, nothing)[0]
         return found
 
-    def _pairs(self, tensor: RowTensor, needs: Sequence[int]) -> list[tuple[int, int]]:
+    def _pairs(self, tensor: RowTensor, needs: Sequence[int], tried: Sequence[int]) -> list[tuple[int, int]]:
         """(what is needed, the margin that is tried): up to the first one that has all of it."""
         if not tensor.covered or tensor.free:
             return [(need, 0) for need in needs]
@@ -199,8 +203,29 @@ class _Factors:
             box, own = self.boxes[tensor.name][need], tensor.own
             beyond = np.stack([own[:, 0] - box[:, 0], box[:, 1] - own[:, 1]])
             wanted = int(beyond[:, SPATIAL_PLACES].max())
-            found += [(need, more) for more in self.tried[: 1 + bisect_left(self.tried, wanted)]]
+            found += [(need, more) for more in tried[: 1 + bisect_left(tried, wanted)]]
         return found
+
+    def _computed(self, tensor: RowTensor, needs: Sequence[int]) -> dict[tuple[int, int], int]:
+        """(what is needed, the margin that is tried) -> the number of what is computed.
+
+        Of a tensor with too many boxes every other margin is tried, then every fourth one.
+        """
+        ranks, tried = tensor.own.shape[2], self.tried
+        readers = max((len(self.readers[name]) for name in tensor.sources), default=1)
+        most = MOST_KEYS ** (1 / max(2, readers))
+        while True:
+            found, pairs = dict[tuple[int, int], int](), self._pairs(tensor, needs, tried)
+            last = tensor.free or not tensor.covered or len(tried) == 1
+            if last or len(pairs) <= MOST_PAIRS:
+                for some in _chunks(pairs, ranks):
+                    more = np.repeat([margin for _, margin in some], ranks)
+                    stack = self._stack(tensor.name, [need for need, _ in some])
+                    made = computed_box(tensor, stack, (more,) * len(NOTHING))
+                    found |= zip(some, self._numbered(tensor.name, made), strict=True)
+                if last or len(set(found.values())) <= most:
+                    return found
+            tried, self.cut = tried[::2], True
 
     def _margins(self, tensor: RowTensor, needs: Sequence[int]) -> Factor:
         """What is computed of a tensor for what is needed, with its cost and work."""
@@ -215,15 +240,14 @@ class _Factors:
                 costs = self.prices.fetching(tensor, self._stack(name, some), own).tolist()
                 for need, cost in zip(some, costs, strict=True):
                     rows[label, need] = [(cost + self.turned[name], 0.0, Leaf(name, TURNED))]
-        for pairs in _chunks(self._pairs(tensor, needs), tensor.own.shape[2]):
+        computed = self._computed(tensor, needs)
+        self._price(tensor, [each for each in dict.fromkeys(computed.values()) if each not in labels], labels)
+        for pairs in _chunks(list(computed), tensor.own.shape[2]):
             stack = self._stack(name, [need for need, _ in pairs])
-            more = np.repeat([most for _, most in pairs], tensor.own.shape[2])
-            made = computed_box(tensor, stack, (more,) * len(NOTHING))
-            numbers = self._numbered(name, made)
-            self._price(tensor, [each for each in dict.fromkeys(numbers) if each not in labels], labels)
+            made = self._stack(name, [computed[pair] for pair in pairs])
             fetched = self.prices.fetching(tensor, stack, made).tolist()
-            for label, (need, most), words in zip(numbers, pairs, fetched, strict=True):
-                cost, work = labels[label]
+            for (need, most), words in zip(pairs, fetched, strict=True):
+                cost, work = labels[label := computed[need, most]]
                 point = cost + words, work, Leaf(name, (most,) * len(NOTHING))
                 rows.setdefault((label, need), [point])
         self.computed[name] = list(labels)
@@ -233,14 +257,12 @@ class _Factors:
 
     def _price(self, tensor: RowTensor, new: Sequence[int], labels: dict[int, tuple[float, float]]) -> None:
         """Note what computing some boxes costs, and its work."""
-        if not new:
-            return
-        stack = self._stack(tensor.name, new)
-        costs = self.prices.computing(tensor, stack).tolist()
-        works = [0.0] * len(new)
-        if self.limited:
-            works = by_choice(extra_work(tensor, stack), tensor).tolist()
-        labels |= zip(new, zip(costs, works, strict=True), strict=True)
+        for some in _chunks(new, tensor.own.shape[2]):
+            stack = self._stack(tensor.name, some)
+            costs, works = self.prices.computing(tensor, stack).tolist(), [0.0] * len(some)
+            if self.limited:
+                works = by_choice(extra_work(tensor, stack), tensor).tolist()
+            labels |= zip(some, zip(costs, works, strict=True), strict=True)
 
 
 def _chunks(items: Sequence[Item], procs: int) -> Iterator[Sequence[Item]]:

@@ -8,14 +8,14 @@ concatenations, and normalizations. All others have the boxes of their layer, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from synth.layer.axes import SPATIAL, X_AXES, strides
 from synth.network.edges.redistribution import in_user_rows
 from synth.network.graph import Network, Node
-from synth.network.grids.box_rows import FLAT, Array
+from synth.network.grids.box_rows import FLAT, Array, first_of_kinds
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.margins.boxes import RowWindow, normal
@@ -62,6 +62,22 @@ def row_graph(network: Network, placed_grids: Sequence[PlacedGrid], procs: int) 
         if made is not None:
             graph[node.name] = made
     return graph
+
+
+def of_different_ranks(graph: RowGraph) -> RowGraph:
+    """A graph in which one rank stands for all whose own boxes differ by a shift along the samples alone.
+
+    No window runs along the samples, so what these ranks need and compute differs by the same shift, and has
+    equal words and work. Of tensors that no covered one reads or is, ranks need nothing.
+    """
+    read = {name for each in graph.values() for name in each.sources}
+    some = [each.own for name, each in graph.items() if each.covered or name in read]
+    own = np.stack(some or [each.own for each in graph.values()])  # (tensor, dimension, bound, rank)
+    samples, used = own[:, 0], (own[:, 0, 1] > own[:, 0, 0])[:, None]
+    first = np.where(used, samples, samples.max()).min(axis=(0, 1))
+    own[:, 0] = np.where(used, samples - first, 0)
+    ranks, _ = first_of_kinds([each.tobytes() for each in np.moveaxis(own, -1, 0)])
+    return {name: replace(each, own=each.own[:, :, ranks]) for name, each in graph.items()}
 
 
 def flat(shape: Sequence[int]) -> tuple[int, ...]:
