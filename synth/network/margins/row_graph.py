@@ -72,7 +72,9 @@ def of_different_ranks(graph: RowGraph) -> RowGraph:
     """
     read = {name for each in graph.values() for name in each.sources}
     some = [each.own for name, each in graph.items() if each.covered or name in read]
-    own = np.stack(some or [each.own for each in graph.values()])  # (tensor, dimension, bound, rank)
+    if not some:
+        return graph
+    own = np.stack(some)  # (tensor, dimension, bound, rank)
     samples, used = own[:, 0], (own[:, 0, 1] > own[:, 0, 0])[:, None]
     first = np.where(used, samples, samples.max()).min(axis=(0, 1))
     own[:, 0] = np.where(used, samples - first, 0)
