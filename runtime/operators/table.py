@@ -25,7 +25,7 @@ from synth.runtime.operators.functional import (
     TRANSPOSED,
 )
 from synth.runtime.operators.local_calls import RESHAPES, local_form
-from synth.runtime.operators.moved_rows import moved_rows
+from synth.runtime.operators.moved_rows import as_autocast, moved_rows
 from synth.runtime.operators.products import product_of
 from synth.runtime.operators.recurrent import recurrent_of
 from synth.runtime.operators.reductions import reduction_of
@@ -309,7 +309,9 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     ),
     "responsenorm": lambda call, found, source, _: response_norm(found.module, source),
     "flatten": lambda call, found, source, _: flattened(source),
-    "reindex": lambda call, found, source, _: reindexed(source, *found.form),
+    "reindex": lambda call, found, source, _: as_autocast(
+        call, reindexed(source, *found.form)
+    ),
     "local": _local,
     "windows": lambda call, found, source, _: found.form(source),
     "scan": lambda call, found, source, _: within_boxes(

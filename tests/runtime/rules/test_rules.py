@@ -64,6 +64,8 @@ CASES: dict[str, Two] = {
     "triangle": lambda x, y: x.tril(1) + y.triu(),
     "matmul": lambda x, y: x @ y.transpose(2, 3),
     "matmul with itself": lambda x, y: x @ x,
+    "matmul of few words": lambda x, y: x[:1, :1, :1] @ y[:1, :1, :, :2],
+    "kernel of few words": lambda x, y: functional.conv2d(x[:1, :, :1, :1], y[:, :, :1, :1]),
     "attention": lambda x, y: functional.scaled_dot_product_attention(x, y, y),
     "einsum": lambda x, y: torch.einsum("bchw,bdhw->bcd", x, y),
     "windows of maps": lambda x, y: functional.unfold(x, (3, 2), padding=1),
@@ -184,14 +186,16 @@ def test_ranks_without_words_have_the_dtype_of_the_others(name: str) -> None:
     graph, operators = traced(model, [SHAPE, SHAPE], torch.float32), Operators({}, {})
     for call in (operators.call(node) for node in graph.nodes if node.op.startswith("call")):
         values = [each.meta["value"] for each in call.inputs]
-        wholes = [torch.ones(each.shape, dtype=each.dtype) for each in values]
         sources = {each: random_layout(draws, tuple(each.meta["value"].shape)) for each in call.inputs}
-        with torch.autocast("cpu", torch.bfloat16):
-            wanted = call.filled(in_place=False)(*wholes).dtype
-            for me in range(RANKS):
-                rule = rule_of(call, operators, sources, me)
-                made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
-                assert made.dtype == wanted, (me, rule.out.boxes)
+        for low in (torch.float32, torch.bfloat16):
+            dtypes = [low if each.dtype == torch.float32 else each.dtype for each in values]
+            wholes = [torch.ones(each.shape, dtype=dtype) for each, dtype in zip(values, dtypes, strict=True)]
+            with torch.autocast("cpu", torch.bfloat16):
+                wanted = call.filled(in_place=False)(*wholes).dtype
+                for me in range(RANKS):
+                    rule = rule_of(call, operators, sources, me)
+                    made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
+                    assert made.dtype == wanted, (me, low, rule.out.boxes)
 
 
 def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
