@@ -6,9 +6,13 @@ Two descriptions are compared to find what was changed between them, by name.
 from __future__ import annotations
 
 import argparse
+import contextvars
+import functools
 import re
 import sys
+import threading
 import types
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -27,7 +31,13 @@ HOOKS = {
 }
 CONTAINERS = list, deque, set, dict
 LIBRARIES = {*sys.stdlib_module_names, "torch"}
-IN_PLACE = " in place"  # the path of how often a tensor was changed
+IN_PLACE = " in place"  # the path of the words of a tensor or an array
+PARTIAL = "func", "args", "keywords"
+WRAPPERS = tuple, functools.partial, types.MethodType
+SETTINGS = (
+    *(types.SimpleNamespace, argparse.Namespace, threading.local),
+    contextvars.ContextVar,
+)
 ORDER = " in order"  # the path of the names of modules
 OUTSIDE = "outside"  # stands for a module
 DEEPEST = 16  # parts of parts that are followed
@@ -79,24 +89,34 @@ MISSING = _Missing()
 
 
 class Outside(NamedTuple):
-    """A place outside of modules: a name in a dict or a class, or a cell (no name)."""
+    """A place outside of modules: a name in a dict or a class, or a slot of an object.
+
+    Without a name a cell, or a variable of the context.
+    """
 
     owner: Any
     name: str | None
 
     def get(self) -> Any:
         """The value that is there now; `MISSING` for none."""
+        if isinstance(self.owner, contextvars.ContextVar):
+            return self.owner.get(MISSING)
         if self.name is None:
             try:
                 return self.owner.cell_contents
             except ValueError:  # of a variable that has no value
                 return MISSING
+        if not hasattr(self.owner, "__dict__") and not isinstance(self.owner, dict):
+            return getattr(self.owner, self.name, MISSING)
         held = self.owner if isinstance(self.owner, dict) else vars(self.owner)
         return held.get(self.name, MISSING)
 
     def put(self, value: Any) -> None:
         """Another value; `MISSING` for none."""
-        if self.name is None:
+        if isinstance(self.owner, contextvars.ContextVar):
+            if value is not MISSING:
+                self.owner.set(value)
+        elif self.name is None:
             self.owner.cell_contents = value
         elif isinstance(self.owner, dict):
             self.owner[self.name] = value
@@ -117,13 +137,15 @@ class Surroundings:
     """What is outside of the modules of a model: in their classes, and at places.
 
     containers: dicts, lists, sets and views of classes, which hold all facts but those
-        at the places. constants: tensors in them. Nothing is copied.
+        at the places. slots: of objects that have no dict, and variables of the
+        context. constants: tensors and arrays in them. Nothing is copied.
     """
 
     def __init__(self) -> None:
         self.facts: Facts = {}
         self.containers: list[Any] = []
-        self.constants: list[torch.Tensor] = []
+        self.slots: list[Outside] = []
+        self.constants: list[Any] = []
         self._seen: set[int] = set()
 
     @classmethod
@@ -139,7 +161,7 @@ class Surroundings:
             for name, value in vars(cls).items():
                 fact = Fact("", "class", cls.__qualname__, f".{name}")
                 self.facts[fact] = value
-                if isinstance(value, CONTAINERS) and not name.startswith("__"):
+                if not name.startswith("__"):
                     self._add_parts(fact, value)
         for name, place in places.items():
             fact = Fact("", "global", name)
@@ -148,18 +170,19 @@ class Surroundings:
 
     def _add_parts(self, fact: Fact, value: Any, depth: int = 0) -> None:
         """The parts of a container, or of an object, and of their parts."""
-        if isinstance(value, torch.Tensor):
+        words = words_of(value)
+        if words is not None:
             self.constants.append(value)
-            version = 0 if value.is_inference() else value._version
-            self.facts[fact._replace(path=f"{fact.path}{IN_PLACE}")] = version
+            self.facts[fact._replace(path=f"{fact.path}{IN_PLACE}")] = words
             return
         if id(value) in self._seen or depth > DEEPEST:
             return
         if isinstance(value, CONTAINERS):
             self.containers.append(value)
         elif has_settings(value):
-            self.containers.append(vars(value))
-        elif not isinstance(value, tuple):
+            self.containers += [vars(value)] if hasattr(value, "__dict__") else []
+            self.slots += slots_of(value)
+        elif not isinstance(value, WRAPPERS):
             return
         self._seen.add(id(value))
         for path, part in _parts(value):
@@ -222,19 +245,59 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{key!r}]", part
     elif isinstance(value, set):
         yield " as a set", frozenset(value)
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in PARTIAL)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
     elif has_settings(value):
-        for key, part in vars(value).items():
+        for key, part in getattr(value, "__dict__", {}).items():
             yield f".{key}", part
+        for place in slots_of(value):
+            yield f".{place.name or 'get()'}", place.get()
+
+
+def slots_of(value: Any) -> list[Outside]:
+    """The slots of an object, or the value of a variable of the context."""
+    if isinstance(value, contextvars.ContextVar):
+        return [Outside(value, None)]
+    named = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
+    every = (each for n in named for each in ((n,) if isinstance(n, str) else n))
+    return [Outside(value, n) for n in every if n not in ("__dict__", "__weakref__")]
 
 
 def has_settings(value: Any) -> bool:
     """Whether an object has settings of a model: it is of a class of the user's."""
-    if not hasattr(value, "__dict__"):
-        return False
     kind = type(value)
-    library = kind.__module__.partition(".")[0] in LIBRARIES
-    own = kind in (types.SimpleNamespace, argparse.Namespace)
-    return own or isinstance(value, nn.Module) or not library
+    if kind in SETTINGS or isinstance(value, nn.Module):
+        return True
+    if kind is types.FunctionType:
+        return value.__module__.partition(".")[0] not in LIBRARIES
+    own = hasattr(value, "__dict__") or any(
+        "__slots__" in vars(k) for k in kind.__mro__
+    )
+    return own and kind.__module__.partition(".")[0] not in LIBRARIES
+
+
+def words_of(value: Any) -> Any:
+    """What tells that a tensor or an array was changed in place; None for others.
+
+    An array is all that shares its memory: numpy's, bytearrays, those of Python.
+    """
+    if isinstance(value, torch.Tensor):
+        plain = type(value) in (torch.Tensor, nn.Parameter) and not value.is_quantized
+        if not plain or not value.is_cpu or value.layout != torch.strided:
+            return 0 if value.is_inference() else value._version
+        words = value.detach().resolve_conj().resolve_neg().reshape(-1)
+        return zlib.crc32(words.contiguous().view(torch.uint8).numpy().data)
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        memory = memoryview(value)
+        if memory.readonly and not memory.ndim:  # a single number
+            return None
+        return zlib.crc32(memory if memory.c_contiguous else memory.tobytes())
+    except (TypeError, ValueError, BufferError):  # what has no memory to show
+        return None
 
 
 def classes_of(model: nn.Module) -> list[type]:

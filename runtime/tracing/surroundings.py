@@ -11,7 +11,12 @@ import copy
 import dis
 import functools
 import inspect
+import io
+import os
+import pickle
+import random
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -28,12 +33,14 @@ from synth.runtime.tracing.facts import (
     OUTSIDE,
     Description,
     Fact,
+    Facts,
     Outside,
     Places,
     Surroundings,
     classes_of,
     differences,
 )
+from synth.runtime.tracing.inputs import CONSTANTS
 
 PASSED = *LIBRARIES, "synth"  # whose code has no settings of a model
 
@@ -96,7 +103,7 @@ class _Search:
             if name != "__class__":
                 self._find(name, Outside(cell, None), named)
         for name, value in _defaults(function):
-            if isinstance(value, CONTAINERS):
+            if not isinstance(value, CONSTANTS):
                 shown = f"{function.__qualname__}({name})"
                 self._find(shown, Outside({name: value}, name), named)
         for name in named & self._methods.keys():
@@ -108,7 +115,12 @@ class _Search:
         value = place.get()
         if value is MISSING:
             return
-        library = callable(value) and _is_library(value)
+        environment = value is os and named & {"environ", "getenv"}
+        if environment or value is os.environ or value is os.getenv:
+            self.places["os.environ"] = Outside(vars(os.environ), "_data")
+            return
+        own = isinstance(value, nn.Module | functools.partial)
+        library = callable(value) and not own and _is_library(value)
         if isinstance(value, types.ModuleType | type):
             if not _is_library(value) and value not in self._classes:
                 owner = value if isinstance(value, type) else vars(value)
@@ -167,6 +179,32 @@ def _defaults(function: types.FunctionType) -> Iterable[tuple[str, Any]]:
     yield from (function.__kwdefaults__ or {}).items()
 
 
+def drawn_from(values: Iterable[Any]) -> list[Any]:
+    """The states of the generators of Python and numpy, also of those among values."""
+    numpy: Any = getattr(sys.modules.get("numpy"), "random", None)
+    states = [random.getstate(), None if numpy is None else numpy.get_state()]
+    for each in values:
+        if isinstance(each, random.Random):
+            states.append(each.getstate())
+        elif numpy is not None and isinstance(each, numpy.RandomState):
+            states.append(each.get_state())
+        elif numpy is not None and isinstance(each, numpy.Generator):
+            states.append(each.bit_generator.state)
+    return list(map(pickle.dumps, states))
+
+
+def require_no_iterators(seen: Attributes, facts: Facts) -> None:
+    """Raise `ValueError` for iterators that a run may have taken values of."""
+    for fact, value in facts.items():
+        read = fact.outside or seen.is_read(fact.module, fact.name)
+        if read and isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            raise ValueError(
+                f"forward reads {fact}, a {type(value).__name__}, whose next values the"
+                " ranks would not take: they repeat what is traced; take them before"
+                " each call, and give them as an argument or set them on the network"
+            )
+
+
 class Kept:
     """What is outside of a model's modules at one time: in their classes, at places.
 
@@ -178,6 +216,7 @@ class Kept:
         found = self._described()
         self._facts = found.facts
         self._values = [each.get() for each in self._places.values()]
+        self._slots = [(each, each.get()) for each in found.slots]
         self._own = [dict(vars(each)) for each in self._classes]
         self._parts = [
             (each, copy.copy(each))
@@ -215,11 +254,13 @@ class Kept:
             names = {each.__qualname__: each for each in self._classes}
             return Outside(names[fact.name], attribute[1])
         place = self._places[fact.name]
-        return Outside(vars(place.get()), attribute[1]) if attribute else place
+        return Outside(place.get(), attribute[1]) if attribute else place
 
     def put_back(self) -> None:
         """Let all be as it was."""
         for place, value in zip(self._places.values(), self._values, strict=True):
+            _put(place, value)
+        for place, value in self._slots:
             _put(place, value)
         for cls, before in zip(self._classes, self._own, strict=True):
             for name in {**before, **vars(cls)}:

@@ -9,7 +9,6 @@ torch functions.
 from __future__ import annotations
 
 import copy
-import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.tracing.attributes import Attributes, is_plain
+from synth.runtime.tracing.facts import Description
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.kept_state import (
     require_no_numbers,
@@ -28,7 +28,12 @@ from synth.runtime.tracing.kept_state import (
 )
 from synth.runtime.tracing.modes import joined_modes
 from synth.runtime.tracing.recorder import Recorder
-from synth.runtime.tracing.surroundings import Kept, outside
+from synth.runtime.tracing.surroundings import (
+    Kept,
+    drawn_from,
+    outside,
+    require_no_iterators,
+)
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 # what torch says of a function that gives as many words as values ask for
@@ -148,7 +153,8 @@ def _graph_of(
     around: Kept,
 ) -> fx.Graph:
     """The graph of one run of a model on "meta" tensors."""
-    recorder, drawn = Recorder(empty, device), random.getstate()
+    facts = Description(empty, places=seen.outside).facts
+    recorder, drawn = Recorder(empty, device), drawn_from(facts.values())
     try:
         with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
@@ -166,10 +172,11 @@ def _graph_of(
             empty, graph, lambda: again.graph_of(empty, given, dtype), changed
         )
     seen.forget_values()
-    if random.getstate() != drawn:
+    require_no_iterators(seen, facts)
+    if drawn_from(facts.values()) != drawn:
         raise ValueError(
-            f"{type(empty).__name__} draws from Python's random numbers in forward,"
-            " which would be drawn once, when it is traced; draw with torch"
+            f"{type(empty).__name__} draws from random numbers of Python or numpy in"
+            " forward, which would be drawn once, when it is traced; draw with torch"
         )
     return graph
 

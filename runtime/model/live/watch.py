@@ -24,6 +24,7 @@ from synth.runtime.tracing.facts import (
     Fact,
     Facts,
     differences,
+    words_of,
 )
 
 PLAIN = bool, int, float, complex, str, bytes, type(None)
@@ -67,7 +68,7 @@ class Watch:
         self._empty = [each for each in (*found.containers, *found.stored) if not each]
         self._stored = [each for each in found.stored if each]
         self._values = [each.values() for each in self._stored]  # views, which follow
-        self._constants = found.constants
+        self._constants, self._slots = found.constants, found.slots
         self._parts = list(found.modules.values())[1:]  # the first is not kept alive
         self._kept, self._outside = self._of_tensors(), self._of_places()
 
@@ -84,7 +85,9 @@ class Watch:
         return len(before) == len(now) and all(map(is_, before, now))
 
     def _of_places(self) -> list[Any]:
-        return [each.get() for each in self.attributes.outside.values()]
+        return [
+            each.get() for each in (*self.attributes.outside.values(), *self._slots)
+        ]
 
     def _same_tensors(self) -> bool:
         if any(self._empty):
@@ -92,15 +95,15 @@ class Watch:
         (values, *kept), (now, *found) = self._kept, self._of_tensors()
         return len(values) == len(now) and all(map(is_, values, now)) and kept == found
 
-    def _of_tensors(self) -> tuple[list[Any], list[Any], list[str], list[int]]:
-        """The tensors and modules, their classes and names, and how often constants
-        were changed. Words of tensors are not compared.
+    def _of_tensors(self) -> tuple[list[Any], list[Any], list[str], list[Any]]:
+        """The tensors and modules, their classes and names, and the words of constants.
+        Words of parameters and buffers are not compared.
         """
         return (
             list(chain.from_iterable(self._values)),
             [type(self.model), *map(type, self._parts)],
             list(chain.from_iterable(self._stored)),
-            [each._version for each in self._constants if not each.is_inference()],
+            [*map(words_of, self._constants)],
         )
 
     def changes(self, settings: Settings) -> tuple[Changes, Description | None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -156,6 +158,21 @@ def by_chance(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x * random.random()
 
 
+def by_chance_of_numpy(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if np.random.rand() < 2 else x
+
+
+OWN_CHANCE, COUNTED = np.random.default_rng(0), itertools.count(1)
+
+
+def by_chance_of_its_own(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if OWN_CHANCE.random() < 2 else x
+
+
+def counts_on(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * next(COUNTED)
+
+
 def checkpointed(self: Any, x: torch.Tensor) -> torch.Tensor:
     return checkpoint(self.conv, x, use_reentrant=True)
 
@@ -227,7 +244,10 @@ CASES: list[tuple[nn.Module, str]] = [
         Does(lambda self, x: self.scale.exp()),
         "the model gives exp as output, which is no result of its input;",
     ),
-    (Does(by_chance), "Does draws from Python's random numbers in forward, which would be drawn once, when"),
+    (Does(by_chance), "Does draws from random numbers of Python or numpy in forward, which would be"),
+    (Does(by_chance_of_numpy), "Does draws from random numbers of Python or numpy in forward, which would"),
+    (Does(by_chance_of_its_own), "Does draws from random numbers of Python or numpy in forward, which would"),
+    (Does(counts_on), "forward reads COUNTED, a count, whose next values the ranks would not take: they"),
     (Does(lambda self, x: None), "the model gives no tensor; let its forward return one"),
     (Does(lambda self, x: (x, self.scale)), "the model gives scale as output.1, which is no result of its"),
     (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),

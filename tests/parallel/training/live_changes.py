@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
+import os
+import threading
 import types
+from array import array
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional, utils
@@ -23,10 +29,38 @@ class Config:
         self.factor, self.powers = 1.0, {"first": 1.0, "others": [1.0, 1.0]}
 
 
+class Slotted:
+    """Settings without a dict."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+
 FACTOR = 1.0
 SETTINGS: dict[str, Any] = {"bias": 0.0, "signs": [1.0]}
 OUTER = Config()
 SHIFT = torch.tensor([0.0]).double()
+TABLE, BYTES, ROW = np.ones(2), bytearray(b"\x01"), array("d", [1.0])
+OF_CONTEXT: contextvars.ContextVar[float] = contextvars.ContextVar("OF_CONTEXT", default=1.0)
+SLOPED = nn.LeakyReLU(1.0)
+OF_THREAD, LIMITED = threading.local(), functools.partial(torch.clamp, max=9.0)
+OF_THREAD.factor = 1.0
+
+
+def doubled_here(x: torch.Tensor, by: Any = Slotted()) -> torch.Tensor:  # noqa: B008
+    """A function with an attribute, and an object as its argument."""
+    return x * doubled_here.factor * by.factor  # type: ignore[attr-defined, no-any-return]
+
+
+doubled_here.factor = 1.0  # type: ignore[attr-defined]
+
+
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    """What is computed with settings in other places."""
+    x = x * torch.from_numpy(TABLE)[1] * BYTES[0] * ROW[0] * float(os.environ.get("TEST_FACTOR", "1"))
+    return LIMITED(doubled_here(SLOPED(x)) * OF_CONTEXT.get() * OF_THREAD.factor)
 
 
 def squashed(x: torch.Tensor) -> torch.Tensor:
@@ -40,6 +74,7 @@ class Block(nn.Module):
     gain = 1.0
     powers: ClassVar[list[float]] = [1.0]
     more: ClassVar[list[float]] = []
+    table: ClassVar[Any] = np.ones(2)
 
     def __init__(self, width: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -49,7 +84,7 @@ class Block(nn.Module):
         self.last = x.shape if self.last is None else self.last
         for power in (*self.powers, *self.more):
             x = power * x
-        return x + self.gain * self.scale * self.conv(x)
+        return x + self.gain * self.scale * self.conv(x) * float(self.table[0])
 
 
 class Model(nn.Module):
@@ -65,7 +100,7 @@ class Model(nn.Module):
         self.head = nn.Conv2d(4, 5, 1)
         self.register_buffer("shift", torch.arange(4.0).reshape(4, 1, 1))
         self.gain, self.weights, self.config = 1.0, [1.0, 0.5], Config()
-        self.offset = torch.tensor([0.5]).double()
+        self.offset, self.array, self.slotted = torch.tensor([0.5]).double(), [np.ones(2)], Slotted()
         self.describe = lambda: "a model"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,6 +108,7 @@ class Model(nn.Module):
         x = self.instances(self.norm(x)) + self.offset * x
         for block, weight in zip(self.blocks, [*self.weights, *[1.0] * len(self.blocks)], strict=False):
             x = weight * block(x)
+        x = hidden(x) * self.slotted.factor * torch.as_tensor(self.array[0])[0]
         x = self.gain * self.config.factor * x * self.config.powers["others"][0]
         return self.head(self.tail(squashed(x) * OUTER.factor * SETTINGS["signs"][0]))
 
@@ -359,6 +395,49 @@ def global_object(net: Any) -> None:
 @effective("a global tensor, in place", after=lambda: SHIFT.fill_(0.0))
 def global_tensor(net: Any) -> None:
     SHIFT.fill_(0.5)
+
+
+def hidden_change(name: str, place: Any, key: Any, value: Any, old: Any) -> None:
+    """A change of an entry, or of an attribute, of what is outside of modules."""
+    put = setattr if isinstance(key, str) and not hasattr(place, "__setitem__") else type(place).__setitem__
+    effective(name, after=lambda: put(place, key, old))(lambda net: put(place, key, value))
+
+
+hidden_change("a global array of numpy, in place", TABLE, 1, 2.0, 1.0)
+hidden_change("a bytearray", BYTES, 0, 2, 1)
+hidden_change("an array of Python", ROW, 0, 2.0, 1.0)
+hidden_change("a variable of the environment", os.environ, "TEST_FACTOR", "2", "1")
+hidden_change("a local of the thread", OF_THREAD, "factor", 2.0, 1.0)
+hidden_change("an attribute of a function", doubled_here, "factor", 2.0, 1.0)
+hidden_change("an object that is a default", doubled_here.__defaults__[0], "factor", 2.0, 1.0)  # type: ignore
+hidden_change("an argument of a partial function", LIMITED.keywords, "max", 0.5, 9.0)
+hidden_change("a global module of torch", SLOPED, "negative_slope", 0.5, 1.0)
+hidden_change("an array of a class", Block.table, 0, 2.0, 1.0)
+
+
+@effective("a variable of the context", after=lambda: OF_CONTEXT.set(1.0))
+def context_variable(net: Any) -> None:
+    OF_CONTEXT.set(2.0)
+
+
+@effective("an array in a list")
+def array_in_a_list(net: Any) -> None:
+    net.array[0][0] = 2.0
+
+
+@effective("a slot of an object")
+def slot(net: Any) -> None:
+    net.slotted.factor = 2.0
+
+
+@effective("memory of a constant, by numpy")
+def by_numpy(net: Any) -> None:
+    net.offset.numpy()[0] = 2.0
+
+
+@effective("memory of a constant, by data")
+def by_data(net: Any) -> None:
+    net.offset.data.fill_(2.0)
 
 
 @effective("a list of a class", after=lambda: Block.powers.__setitem__(0, 1.0))
