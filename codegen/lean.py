@@ -30,6 +30,7 @@ from synth.schedule.pass_program import pass_program
 
 IN_ROWS = 'WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]'
 HALF = ("float16", "bfloat16")
+WIDTH = 88  # of a line of a program
 IMPORTS = {  # names -> the lines that import them
     "math": "import math",
     "sys": "import sys\n",
@@ -85,7 +86,8 @@ def render_lean(plan: Plan, command: str = "synth emit --lean", name: str = "PRO
     algorithm = [_function(function) for function in program.functions]
     algorithm += [template("lean_step.py.j2", p=program)] if program.calls else []
     helpers = "".join(f"{_function(function)}\n\n" for function in program.steps)
-    helpers += template("lean_helpers.py.j2", p=program)
+    halo = any("carried" in text for text in algorithm)
+    helpers += template("lean_helpers.py.j2", p=program, halo=halo)
     used = used_functions(helpers, [*algorithm, end], ())
     parts = [
         "\n".join(program.constants),
@@ -260,11 +262,18 @@ def _table(values: Mapping[Tensor, str]) -> str:
 def _windows(plan: Plan) -> list[str]:
     if not plan.layer.spatial_axes:
         return []
-    lines = ["WINDOWS = {  # rows of In that are read, taps, stride, dilation, zeros before"]
-    for axis in plan.layer.spatial_axes:
-        w = plan.nest.windows[axis]
-        lines.append(f'    "{axis}": {(w.size, w.kernel, w.stride, w.dilation, w.padding)},')
-    return [*lines, "}"]
+    windows = ((axis, plan.nest.windows[axis]) for axis in plan.layer.spatial_axes)
+    numbers = [(axis, str((w.size, w.kernel, w.stride, w.dilation, w.padding))) for axis, w in windows]
+    return [
+        "# Rows of In that are read, taps, stride, dilation, zeros before.",
+        *_in_lines("WINDOWS = ", [f'"{axis}": {text}' for axis, text in numbers]),
+    ]
+
+
+def _in_lines(head: str, entries: Sequence[str]) -> list[str]:
+    """A dict in one line, or with a line for each entry."""
+    short = f"{head}{{{', '.join(entries)}}}"
+    return [short] if len(short) <= WIDTH else [f"{head}{{", *(f"    {entry}," for entry in entries), "}"]
 
 
 def _used_rows(plan: Plan) -> list[str]:
@@ -317,12 +326,13 @@ def _torch_call(plan: Plan) -> list[str]:
 
 def _words(plan: Plan) -> list[str]:
     """The planned words: the most of any rank, and those of each rank."""
-    words, changes = words_by_rank(plan, (*TENSORS, "total"), TENSORS)
-    most = f"MOST = {words}"
+    _, changes = words_by_rank(plan, (), TENSORS)
+    most = f"MOST = {plan.words['total']}  # words that a rank receives"
     if len(changes) > LISTED:
         return [most, "WORDS = {0: {}}  # too many different ranks to list"]
-    rows = (f"    {rank}: {text}," for rank, text in changes)
-    return [most, "WORDS = {  # words received by a rank, and by all up to the next one", *rows, "}"]
+    rows = [f"{rank}: {text}" for rank, text in changes]
+    about = "# Words received by a rank, and by all up to the next one."
+    return [most, about, *_in_lines("WORDS = ", rows)]
 
 
 # -- the layer in one process -----------------------------------------------------------------------------

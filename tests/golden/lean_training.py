@@ -48,10 +48,8 @@ DIMS = {"In": "bchw", "Ker": "kcrs", "Out": "bkhw"}
 SHARED = {"In": ("k",), "Ker": ("h",), "Out": ()}
 SHARDS = {"In": {"w": 3}, "Ker": {"c": 2}, "Out": {}}
 HALO = {"In": "hw", "Ker": "", "Out": ""}
-WINDOWS = {  # rows of In that are read, taps, stride, dilation, zeros before
-    "h": (7, 3, 1, 1, 1),
-    "w": (13, 5, 3, 1, 2),
-}
+# Rows of In that are read, taps, stride, dilation, zeros before.
+WINDOWS = {"h": (7, 3, 1, 1, 1), "w": (13, 5, 3, 1, 2)}
 EXCHANGES = (("h",), ("k",))  # axes of groups of ranks
 GROUPS = {}  # axes -> the ranks along them, torch's group, this rank
 RECEIVED = {"In": 0, "Ker": 0, "Out": 0}  # words; dIn counts as In
@@ -139,7 +137,9 @@ def exchange(tensor, values, held, wanted, axes):
 
 def work(at):
     """The block of the nest that the rank at `at` works on: axis -> interval."""
-    return {axis: part(axis, N[axis], at) for axis in AXES}
+    return {
+        axis: cut((0, N[axis]), GRID.get(axis, 1), at.get(axis, 0)) for axis in AXES
+    }
 
 
 def tile(at, step, tiles):
@@ -162,25 +162,26 @@ def touching(block, *step):
     return lambda tensor, at: touched(tensor, block(at, *step))
 
 
-def owned(tensor, at):
+def owned(tensor, at, halo=False):
     """The box that the rank at `at` stores alone: its share of a slice."""
     box = []
     for dim in DIMS[tensor]:
         extent = WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]
-        box.append(cut(part(dim, extent, at), *share(tensor, dim, at)))
+        whole = cut((0, extent), GRID.get(dim, 1), at.get(dim, 0))
+        parts, index = share(tensor, dim, at)
+        low, high = cut(whole, parts, index)
+        if halo and dim in HALO[tensor]:  # the ends have the rows beyond the slice
+            need = touched(tensor, work(at))[len(box)]
+            low = need[0] if index == 0 else low
+            high = need[1] if index == parts - 1 else high
+            low, high = overlap([(low, max(low, high))], [need])[0]
+        box.append((low, high))
     return box
 
 
 def carried(tensor, at):
-    """That box with the halo: the first and the last share have the rows beyond it."""
-    box, need = owned(tensor, at), touched(tensor, work(at))
-    for place, dim in enumerate(DIMS[tensor]):
-        if dim in HALO[tensor]:
-            parts, index = share(tensor, dim, at)
-            low = need[place][0] if index == 0 else box[place][0]
-            high = need[place][1] if index == parts - 1 else box[place][1]
-            box[place] = overlap([(low, max(low, high))], [need[place]])[0]
-    return box
+    """That box with its halo."""
+    return owned(tensor, at, halo=True)
 
 
 def share(tensor, dim, at):
@@ -189,11 +190,6 @@ def share(tensor, dim, at):
     for axis in SHARED[tensor]:
         member = member * GRID[axis] + at[axis]
     return SHARDS[tensor].get(dim, 1), digits(member, SHARDS[tensor]).get(dim, 0)
-
-
-def part(dim, extent, at):
-    """The interval of a dimension for the rank at `at`."""
-    return cut((0, extent), GRID.get(dim, 1), at.get(dim, 0))
 
 
 def digits(number, counts):
@@ -287,8 +283,9 @@ USED = {  # dimension of In -> the rows that the stride does not skip
     2: range(1, 15, 2),
 }
 RESULTS = (("Out", "Out"), ("dIn", "In"), ("dKer", "Ker"))
-MOST = {"In": 800, "Ker": 240, "Out": 0, "total": 1040}
-WORDS = {  # words received by a rank, and by all up to the next one
+MOST = 1040  # words that a rank receives
+# Words received by a rank, and by all up to the next one.
+WORDS = {
     0: {"In": 800, "Ker": 240, "Out": 0},
     1: {"In": 744, "Ker": 240, "Out": 0},
     3: {"In": 656, "Ker": 240, "Out": 0},
@@ -341,28 +338,27 @@ def main():
         dout_own = sample("dOut", OUT_SHAPE, owned("Out", at))
         made = run(in_own, ker_own, dout_own, at)
         if sys.argv[1:]:
-            alone = one_process()
-            for (name, tensor), shard, whole in zip(RESULTS, made, alone, strict=True):
+            results = zip(RESULTS, made, one_process(), strict=True)
+            for (name, tensor), shard, whole in results:
                 right = whole[within(owned(tensor, at), [(0, n) for n in whole.shape])]
-                near = (shard - right).abs() < 0.5
-                if shard.shape != right.shape or not near.all():
-                    faults.append(f"{name} differs from one process")
-            planned = WORDS[max(first for first in WORDS if first <= rank)]
-            if planned not in (RECEIVED, {}):
-                faults.append(f"received {RECEIVED}, planned are {planned}")
+                if shard.shape != right.shape or not ((shard - right).abs() < 0.5).all():
+                    faults.append(f"rank {rank}: {name} differs from one process")
+        planned = WORDS[max(first for first in WORDS if first <= rank)]
+        if planned not in (RECEIVED, {}):
+            faults.append(f"rank {rank}: received {RECEIVED}, planned are {planned}")
     told = [None] * ranks
-    dist.all_gather_object(told, (RECEIVED, faults))
-    most = {name: max(words[name] for words, _ in told) for name in RECEIVED}
-    most["total"] = max(sum(words.values()) for words, _ in told)
-    faults = [
-        f"rank {i}: {each}" for i, (_, found) in enumerate(told) for each in found
-    ]
-    if sys.argv[1:] and most != MOST:
-        faults.append(f"the most words received are {most}, planned are {MOST}")
+    dist.all_gather_object(told, (sum(RECEIVED.values()), faults))
+    most, faults = max(told)[0], [each for _, found in told for each in found]
+    faults += [] if most == MOST else [f"{most} words received, planned are {MOST}"]
     if rank == 0:
-        print(f"{NAME}: {size} ranks; words received per rank, at most: {most}")
-        good = ["check: every shard and every word count is as it should be"]
-        print("\n".join(faults or good) if sys.argv[1:] else "not checked: add --check")
+        print(
+            f"{NAME}: {size} ranks, at most {most} words received per rank",
+            *faults,
+            sep="\n",
+        )
+        if not faults:
+            good = "check: every shard and every word count is as it should be"
+            print(good if sys.argv[1:] else "words as planned; add --check for values")
     dist.destroy_process_group()
     return 5 if faults else 0
 
