@@ -35,6 +35,7 @@ from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_entry import network_plan_file_schema
 from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.plan.report import report
+from synth.network.plan.step_words import moved_words
 from synth.network.planner.margins_of_plan import NEAR, with_margins
 from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.request import NetworkRequest
@@ -527,13 +528,29 @@ def test_within_a_limit_of_memory_margins_get_narrower() -> None:
     assert parse_network_plan(json.dumps(data), "plan.json") == data
 
 
+def test_a_training_step_within_a_limit_of_memory_has_margins() -> None:
+    """Its words are those of weights that are moved twice, also where other layers gather them again."""
+    network = parse_network(chain_yaml(5, 48).replace("[1, 8,", "[1, 1,"), "chain.yaml")
+    request = NetworkRequest(4, training=True, recompute=1.0, axes="h")
+    free = plan_network(network, request)
+    assert free.margins is not None
+    widths = []
+    for limit in (free.held_bytes, free.held_bytes - 1, free.held_bytes * 9 // 10):
+        plan = plan_network(network, replace(request, limit_bytes=limit))
+        without = plan_network(network, replace(request, limit_bytes=limit, recompute=0.0))
+        assert max(plan.held_bytes, without.held_bytes) <= limit
+        assert plan.cost <= without.cost
+        assert moved_words(plan) == pytest.approx(plan.cost)
+        widths.append(max(map(max, plan.margins.rows.values())) if plan.margins else 0)
+        data = to_json(plan)
+        assert parse_network_plan(json.dumps(data), "plan.json") == data
+    assert widths == sorted(widths, reverse=True)
+    assert widths[1] > 0
+
+
 def test_what_margins_do_not_go_with_is_refused() -> None:
     known = {"resident_weights": True, "recompute": 0.1}
     for fields, said in (
-        (
-            {"training": True, "recompute": 0.1, "limit_bytes": 2**30},
-            "recompute=0.1 is not planned within a limit of memory in a training step; leave one of both out",
-        ),
         (
             {"training": True, "recompute": 0.1, "objective": "time", "machine": flat()},
             "recompute=0.1 is not planned for time in a training step; plan for words",

@@ -13,9 +13,10 @@ from synth.network.margins.row_graph import RowGraph, row_graph
 from synth.network.margins.walk import readers
 
 
-def reasons(network: Network, placed_grids: Sequence[PlacedGrid], margins: Margins) -> Iterator[str]:
+def reasons(
+    network: Network, placed_grids: Sequence[PlacedGrid], procs: int, margins: Margins
+) -> Iterator[str]:
     """One sentence for every tensor whose rows are fetched, and the layers behind it that fetch none."""
-    procs = len(margins.held)
     graph = row_graph(network, placed_grids, procs)
     without = evaluated(graph, {}, graded=margins.back).words
     told = set[str]()

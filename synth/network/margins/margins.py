@@ -20,8 +20,8 @@ class Margins:
     them, as a fraction of those of the busiest rank on its own rows. rounds: the longest chain of exchanges
     of rows and of layers. rounds_before, words_before: the same, and words, if these layers were cut by
     output rows and every row were fetched. exact: whether no margins among those that were tried cost less,
-    but for `above`: how many more words than these, as a fraction, were taken for fewer rounds. held: words
-    that each rank holds at most beside its own. layers: the covered tensors with a loop nest.
+    but for `above`: how many more words than these, as a fraction, were taken for fewer rounds. layers: the
+    covered tensors with a loop nest.
     """
 
     recompute: float | None
@@ -34,7 +34,6 @@ class Margins:
     exact: bool
     above: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
-    held: tuple[int, ...] = field(default=(), repr=False)
     layers: frozenset[str] = field(default=frozenset(), repr=False)
     back: dict[str, int] = field(default_factory=dict)
 

@@ -69,30 +69,6 @@ class Walked:
         total: Array = np.sum(list(each), axis=0)
         return total
 
-    def held_words(self, training: bool = False) -> Array:
-        """Words that each rank holds beside its own, at most: of all tensors that are read later.
-
-        In training of all tensors, and of the gradients of two; more than a backward pass needs.
-        """
-        if training:
-            pairs = ((sizes(hull(*boxes)), sizes(self.graph[name].own)) for name, boxes in self.boxes.items())
-            each = [held - own for held, own in pairs]
-            every: Array = np.sum(each, axis=0) + 2 * np.max(each, axis=0)
-            return every
-        by = readers(self.graph)
-        places = {name: place for place, name in enumerate(self.graph)}
-        most: Array = np.zeros_like(next(iter(self.graph.values())).own[0, 0])
-        held = most
-        freed: dict[int, Array] = {}
-        for place, (name, tensor) in enumerate(self.graph.items()):
-            more = sizes(hull(*self.boxes[name])) - sizes(tensor.own)
-            held = held + more
-            most = np.maximum(most, held)
-            last = max((places[each.name] for each in by[name]), default=place)
-            freed[last] = freed.get(last, 0) + more
-            held = held - freed.pop(place, 0)
-        return most
-
     def rounds(self, network: Network, exchanging: Collection[str]) -> int:
         """The longest chain of fetches and of layers that exchange words, each of which waits for others.
 

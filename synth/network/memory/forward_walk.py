@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from synth.layer.axes import Tensor
-from synth.network.graph import Node
+from synth.network.graph import Node, kernel_words
 from synth.network.memory.layer_words import LayerWords
-from synth.network.memory.timeline import Storage, Timeline, Words
+from synth.network.memory.margin_words import MarginWords
+from synth.network.memory.timeline import Part, Storage, Timeline, Words
 from synth.network.step_time.buckets import LARGEST
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ class Record:
     """What the backward pass of one node needs."""
 
     node: Node
-    saved: list[Storage] = field(default_factory=list)
+    saved: Sequence[Storage | Part] = ()
 
 
 @dataclass
@@ -58,12 +60,14 @@ class ForwardWalk:
         }
         self.ranks = next(iter(self.layers.values())).ranks
         self.nothing: Words = np.zeros(self.ranks)
+        self.margins = MarginWords(plan)
         self.timeline = Timeline(self.ranks)
         self.values: dict[str, Storage] = {}
         self.own: dict[str, Words] = {}
         self.again: set[str] | None = None  # the nodes of a region that is computed again
         self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
-        self.weighted = [node.name for node in plan.network.planned if node.weighted]
+        weighted = (node for node in plan.network.planned if node.weighted)
+        self.weighted = [node.name for node in weighted if not self.margins.covers(node)]
         self.pooled: Words = self._messages(ahead if training else 0)
         self.pooled = self.pooled + self._bucket()
         self.prefetches = self._prefetches(ahead)
@@ -95,12 +99,23 @@ class ForwardWalk:
         """Words of the parameters of a node, of which a rank holds those of its channels."""
         if node.name in self.layers:
             layer = self.layers[node.name]
-            return (layer.own("Ker") if node.weighted else self.nothing) + layer.bias
+            return (self._kernel(node) if node.weighted else self.nothing) + layer.bias
         (part, *_) = self.network.parts[node.name]
         if part.node is None:
             return self.nothing + node.trained
         share = self.layers[part.node].channels / max(1, self.network.nodes[part.node].shape[1])
         return np.asarray(share * node.trained + self.nothing)
+
+    def _kernel(self, node: Node) -> Words:
+        """Words of its weights that a rank has: of a layer with margins all."""
+        if (
+            node.layer is not None
+            and not node.tied
+            and self.plan.request.training
+            and self.margins.covers(node)
+        ):
+            return self.nothing + kernel_words(node.layer)
+        return self.layers[node.name].own("Ker")
 
     # -- several nodes ----------------------------------------------------------------------------------
 
@@ -125,6 +140,7 @@ class ForwardWalk:
                 continue
             for node in group:
                 tape.append(Record(node, self._compute(node)))
+                self._fetch(node.name)
                 if node.name not in readers and node.name not in keep:
                     self.values.pop(node.name).free()
                 self._free(last_of.get(node.name, []), set(), keep)
@@ -137,9 +153,11 @@ class ForwardWalk:
 
     # -- one node ---------------------------------------------------------------------------------------
 
-    def _compute(self, node: Node) -> list[Storage]:
+    def _compute(self, node: Node) -> Sequence[Storage | Part]:
         """Compute a node's value; gives what its backward pass needs."""
         inputs = [self.values[name] for name in node.inputs]
+        if self.margins.covers(node):
+            return self._compute_covered(node, inputs)
         if node.name in self.layers:
             return self._compute_layer(node, self.layers[node.name])
         if is_alias(node):
@@ -153,16 +171,57 @@ class ForwardWalk:
         made = self.values[node.name] = self.timeline.new(own)
         for each in moved:
             each.free()
-        if not self.training:
-            return []
+        return self._saved(node, inputs, made) if self.training else []
+
+    def _saved(self, node: Node, inputs: list[Storage], made: Storage) -> Sequence[Storage | Part]:
+        """What the backward pass of an operation on words needs."""
         match node.saves if node.known.saves == "own" else "in" if node.maximum else node.known.saves:
             case "in":
                 return [each.hold() for each in inputs]
             case "out":
                 return [made.hold()]
             case "mask":
-                return [self.timeline.new(own / self.plan.word_bytes)]
+                return [self.timeline.new(made.words / self.plan.word_bytes)]
         return []
+
+    def _compute_covered(self, node: Node, inputs: list[Storage]) -> Sequence[Storage | Part]:
+        """A node with margins computes its box from the rows that it holds of its inputs."""
+        self.own[node.name] = self.margins.own(node.name)
+        if is_alias(node):
+            self.values[node.name] = inputs[0].hold()
+            return []
+        computed, kept = self.margins.computed(node.name), list[Storage | Part]()
+        if node.name not in self.layers:
+            made = self.values[node.name] = self.timeline.new(computed)
+            return self._saved(node, inputs, made) if self.training else []
+        padded = self.margins.padded(node, node.inputs[0])
+        wide = self.timeline.new(padded)
+        if node.weighted:
+            self.timeline.brief(self.copied(node, 0) + computed)
+        self.values[node.name] = self.timeline.new(computed)
+        maximum = node.kind == "pool" and node.saves == "in"
+        places = computed * (INDEX_BYTES / self.plan.word_bytes if maximum else 0)
+        if self.training and (node.weighted or node.kind == "pool"):
+            kept = [wide.hold(), inputs[0].hold_on(padded == 0), self.timeline.new(places)]
+        elif len(node.shape) > 3:
+            self.timeline.brief(places)
+        wide.free()
+        return kept
+
+    def copied(self, node: Node, pass_: int) -> Words:
+        """Words that a kernel copies for the computed rows: as for the own ones, in proportion."""
+        layer, own = self.layers[node.name], self.margins.own(node.name)
+        more = np.divide(self.margins.computed(node.name), own, out=self.nothing + 1, where=own > 0)
+        return layer.copies(layer.tiling.pass_plans[pass_]) * more
+
+    def _fetch(self, name: str) -> None:
+        """Rows of others that readers with margins need of a value, beside what is computed."""
+        if self.margins.is_fetched(name) and name in self.values:
+            made, (received, sent) = self.values[name], self.margins.messages(name)
+            held = self.timeline.new(self.margins.held(name))
+            self.timeline.brief(received + sent)
+            self.values[name] = held
+            made.free()
 
     def _own(self, node: Node) -> Words:
         """Words of a value in the layout of its node."""
@@ -178,7 +237,7 @@ class ForwardWalk:
             return self.own[node.inputs[0]] * node.out_words / node.in_words
         return self.own[node.inputs[0]]
 
-    def _compute_gathered(self, node: Node, own: Words) -> list[Storage]:
+    def _compute_gathered(self, node: Node, own: Words) -> Sequence[Storage | Part]:
         """Every rank brings the whole inputs together, computes all, and keeps a part."""
         whole = [self.timeline.new(self.nothing + self._whole(name)) for name in node.inputs]
         self.timeline.brief(node.out_words)
@@ -189,7 +248,7 @@ class ForwardWalk:
             each.free()
         return []
 
-    def _compute_divided(self, node: Node, own: Words) -> list[Storage]:
+    def _compute_divided(self, node: Node, own: Words) -> Sequence[Storage | Part]:
         """Each rank computes its part; of a product from slices of the operands, which it brings together."""
         inputs = [self.values[name] for name in node.inputs]
         moved = []
@@ -227,7 +286,7 @@ class ForwardWalk:
             w > 0 and e.role == "in" and e.target == node.name for e, w in self.plan.edge_words.items()
         )
 
-    def _compute_layer(self, node: Node, layer: LayerWords) -> list[Storage]:
+    def _compute_layer(self, node: Node, layer: LayerWords) -> Sequence[Storage | Part]:
         self.own[node.name] = layer.output
         first, source = layer.passes[0], self.values[node.inputs[0]]
         copied = self.enters(node) or layer.leaves_rows
@@ -262,7 +321,7 @@ class ForwardWalk:
         given.free()
         return kept
 
-    def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> list[Storage]:
+    def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> Sequence[Storage | Part]:
         """A pooling saves its widened input, and of a maximum the places; a resizing nothing."""
         wide = given.hold()
         if layer.distribution.row_axes and node.kind == "pool":
@@ -303,6 +362,6 @@ def _groups(nodes: list[Node], depth: int | None) -> list[tuple[int, list[Node]]
 
 def release(each: Record | RegionRecord) -> None:
     """Let go of what a record holds."""
-    held = each.saved if isinstance(each, Record) else list(each.inputs.values())
+    held = each.saved if isinstance(each, Record) else (*each.inputs.values(),)
     for storage in held:
         storage.free()

@@ -190,7 +190,7 @@ class LayerWords:
             if plan.steps == 1:  # the only panel is the slice
                 arrivals[tensor] = self.messages.arrival(tensor)
         result = self._result(plan)
-        kernel = self._copies(plan) + (result if plan.steps == 1 else self._in_loop(plan, panels))
+        kernel = self.copies(plan) + (result if plan.steps == 1 else self._in_loop(plan, panels))
         if plan.steps == 1 and plan.written != "In":  # zeros are laid around a copy of In
             kernel = kernel + self._vector(self.footprints.padded(plan))
         arriving = self._vector(most_arriving([*arrivals.values()]))
@@ -276,7 +276,7 @@ class LayerWords:
         )
         return call if call.has_words else None
 
-    def _copies(self, plan: PassPlan) -> Words:
+    def copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
         A gradient's shape is told by an empty tensor, but not where one call of torch makes both. Poolings

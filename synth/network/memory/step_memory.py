@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synth.layer.axes import Tensor
-from synth.network.graph import Node, kernel_words
+from synth.network.graph import Node
 from synth.network.memory.forward_walk import (
     ForwardWalk,
     Record,
@@ -23,7 +23,7 @@ from synth.network.memory.forward_walk import (
     release,
 )
 from synth.network.memory.layer_words import LayerWords
-from synth.network.memory.timeline import Storage, Words
+from synth.network.memory.timeline import Storage
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
@@ -64,20 +64,10 @@ def step_memory(plan: NetworkPlan, training: bool | None = None, ahead: int | No
     walk = _StepWalk(plan, train, plan.request.prefetched if ahead is None else ahead)
     walk.run()
     values = walk.timeline.peak - (walk.weights if train else walk.nothing)
-    weights = walk.weights + (_copies(plan, walk) if plan.request.training else walk.nothing)
+    weights = walk.weights
     gradients = weights if train else walk.nothing
-    if plan.margins is not None:
-        values = values + np.array(plan.margins.held)
     parts = (weights, gradients, walk.pooled, values)
     return StepMemory(*(tuple(int(each) for each in part) for part in parts))
-
-
-def _copies(plan: NetworkPlan, walk: _StepWalk) -> Words:
-    """Weights of layers with margins, of which every rank has all, beyond the shards."""
-    names = frozenset() if plan.margins is None else plan.margins.layers
-    nodes = [node for node in plan.network.planned if node.name in names and node.weighted and not node.tied]
-    more = (kernel_words(node.layer) - walk.layers[node.name].own("Ker") for node in nodes if node.layer)
-    return sum(more, walk.nothing)
 
 
 class _StepWalk(ForwardWalk):
@@ -91,6 +81,7 @@ class _StepWalk(ForwardWalk):
         first = next(iter(self.layers.values()))
         self.own["input"] = first.given
         self.values["input"] = self.timeline.new(self.nothing)  # the caller's
+        self._fetch("input")
         tape = self.forward(nodes, {last}, depth=0)
         if self.training:
             self.gradients[last] = self.timeline.new(self.own[last])
@@ -117,6 +108,9 @@ class _StepWalk(ForwardWalk):
         gradient = self.gradients.pop(node.name, None)
         if gradient is None:
             return
+        if self.margins.covers(node):
+            self._differentiate_covered(node, self._sent_back(node.name, gradient))
+            return
         if node.name in self.layers and node.weighted:
             self._differentiate_layer(record, self.layers[node.name])
         elif node.name in self.layers:
@@ -130,6 +124,42 @@ class _StepWalk(ForwardWalk):
                     self._arrive(name, self.timeline.new(self.own[name]))
             self.timeline.add(self.parameters(node))
         gradient.free()
+
+    def _sent_back(self, name: str, gradient: Storage) -> Storage:
+        """The gradient of what is computed, to which that of rows that others hold is added."""
+        if not self.margins.is_fetched(name):
+            return gradient
+        sent, received = self.margins.messages(name)
+        total = self.timeline.new(self.margins.computed(name))
+        self.timeline.brief(sent + received)
+        gradient.free()
+        return total
+
+    def _differentiate_covered(self, node: Node, gradient: Storage) -> None:
+        """From the gradient of the computed rows to those of the rows that are held of the inputs."""
+        if is_alias(node):
+            self._arrive(node.inputs[0], gradient)
+            return
+        if node.name not in self.layers:
+            for name in node.inputs:
+                if name in self.network.trained:
+                    self._arrive(name, self.timeline.new(self.margins.held(name)))
+            self.timeline.add(self.parameters(node))
+            gradient.free()
+            return
+        (source,) = node.inputs
+        read, held = self.margins.read(node, source), self.margins.held(source)
+        moved = self.timeline.new(np.maximum(read, self.margins.padded(node, source)))
+        if node.weighted:
+            copies = [self.copied(node, i) for i in range(1, len(self.layers[node.name].passes))]
+            self.timeline.brief(np.maximum.reduce([self.nothing, *copies]))
+            self.timeline.add(self.parameters(node))
+            self.timeline.brief(2 * self.parameters(node))  # sums of all copies
+        if (read < held).any():  # torch lays zeros around
+            narrow, moved = moved, self.timeline.new(held)
+            narrow.free()
+        gradient.free()
+        self._arrive(source, moved)
 
     def _differentiate_layer(self, record: Record, layer: LayerWords) -> None:
         node = record.node
@@ -154,7 +184,7 @@ class _StepWalk(ForwardWalk):
             storage.free()
         if layer.leaves_rows:  # torch frees what the passes saved before it lays zeros between the rows
             release(record)
-            record.saved = []
+            record.saved = ()
         if moved is not None:
             self._return(node, moved)
 

@@ -15,6 +15,7 @@ class Storage:
 
     def __init__(self, timeline: Timeline, words: Words) -> None:
         self.timeline, self.words, self.holders = timeline, words, 1
+        self.parts: list[Part] = []
         timeline.add(words)
 
     def hold(self) -> Storage:
@@ -27,6 +28,32 @@ class Storage:
         self.holders -= 1
         if self.holders == 0:
             self.timeline.add(-self.words)
+            for part in self.parts:
+                part.keep()
+
+    def hold_on(self, ranks: NDArray[np.bool_]) -> Part:
+        """A holder on some ranks alone."""
+        self.parts.append(Part(self, ranks))
+        return self.parts[-1]
+
+
+class Part:
+    """A storage that some ranks hold on to: it takes over their words when all others let go."""
+
+    def __init__(self, whole: Storage, ranks: NDArray[np.bool_]) -> None:
+        self.whole, self.ranks = whole, ranks
+        self.kept: Storage | None = None
+
+    def keep(self) -> None:
+        """Nobody else holds the storage."""
+        self.kept = Storage(self.whole.timeline, np.where(self.ranks, self.whole.words, 0.0))
+
+    def free(self) -> None:
+        """Let go."""
+        if self.kept is None:
+            self.whole.parts.remove(self)
+        else:
+            self.kept.free()
 
 
 class Timeline:

@@ -116,10 +116,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": {
-                **words_by_tensor(layer_class, placed, tiling, plan, whole),
-                **(dict.fromkeys(("in", "out"), 0) if node.name in covered else {}),
-            },
+            "words": words_by_tensor(layer_class, placed, tiling, plan, whole, node.name in covered),
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
             "whole": whole,

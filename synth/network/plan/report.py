@@ -54,7 +54,7 @@ def explain_margins(plan: NetworkPlan) -> str:
         return f"{plan.network.name}: no margins of rows {what} than the plan without them\n"
     from synth.network.margins.explain import reasons
 
-    told = reasons(plan.network, plan.placed_grids, plan.margins)
+    told = reasons(plan.network, plan.placed_grids, plan.request.procs, plan.margins)
     return "\n".join([*margin_totals(plan), "", *told]) + "\n"
 
 

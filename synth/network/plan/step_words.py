@@ -6,7 +6,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from synth.layer.axes import LACKS
+from synth.layer.axes import LACKS, TENSORS
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import slice_words
@@ -26,10 +26,7 @@ def moved_words(plan: NetworkPlan) -> int:
     names = (node.name for node in plan.network.planned)
     rows = zip(names, plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole, strict=True)
     for name, kind, placed, tiling, whole in rows:
-        words = words_by_tensor(kind, placed, tiling, plan, whole)
-        if name in covered:  # whose rows count with the margins
-            moved += words["ker"]
-            continue
+        words = words_by_tensor(kind, placed, tiling, plan, whole, name in covered)
         moved += sum(words.values())
         sharing = placed.grid.of(LACKS["Ker"])
         moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0
@@ -37,18 +34,27 @@ def moved_words(plan: NetworkPlan) -> int:
 
 
 def words_by_tensor(
-    layer_class: LayerClass, placed: PlacedGrid, tiling: TilingChoice, plan: NetworkPlan, whole: bool
+    layer_class: LayerClass,
+    placed: PlacedGrid,
+    tiling: TilingChoice,
+    plan: NetworkPlan,
+    whole: bool,
+    covered: bool = False,
 ) -> dict[str, int]:
     """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound.
 
-    Within a limit of memory, tiles may receive the same words again: there the passes are counted.
+    Within a limit of memory, tiles may receive the same words again: there the passes are counted. covered:
+    whether the layer has margins. Then its rows count with these, and the gradients of all copies of its
+    weights are added at their owners, and return: as many words as shards gather once, and sum.
     """
     request = plan.request
     nest, resident = layer_class.nest.turn(placed.turned), request.resident_of(whole)
-    if request.limit_bytes is not None and layer_class.weighted:
+    if request.limit_bytes is not None and layer_class.weighted and not covered:
         distribution = Distribution(nest, placed.grid, resident=resident, ghosts=False)
         tiled = reduce(add, (received(distribution, each) for each in tiling.pass_plans)).most()
         return {tensor: tiled[tensor] for tensor in ("in", "ker", "out")}
     boxes = OwnedBoxes(nest, [placed], request.procs, resident)
-    _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
-    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
+    saves = frozenset(TENSORS) if covered else request.saves
+    _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, saves)
+    moved = ("ker",) if covered else ("in", "ker", "out")
+    return dict.fromkeys(("in", "ker", "out"), 0) | {tensor: int(words[tensor][0]) for tensor in moved}

@@ -74,7 +74,6 @@ def with_margins(
         words_before=without.cost,
         exact=found.exact,
         seconds=costs.fetching(found),
-        held=tuple(found.walked.held_words(request.training).tolist()),
         layers=frozenset(node.name for node in network.planned if node.name in covered),
         back=found.back,
     )
@@ -125,7 +124,7 @@ class _Words:
         """Words of the weights of a layer, cut by output rows."""
         plan, i = self.plan, self.place[name]
         placed = replace(plan.placed_grids[i], turned=())
-        return words_by_tensor(plan.layer_classes[i], placed, plan.tilings[i], plan, False)["ker"]
+        return words_by_tensor(plan.layer_classes[i], placed, plan.tilings[i], plan, False, True)["ker"]
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
         """Its words, in an exchange, less those of weights."""

@@ -264,19 +264,22 @@ def trainable(**options: Any) -> nn.Module:
 def training_steps(folder: str) -> dict[str, dict[str, Any]]:
     """Steps with margins that are planned here, of a checkpointed model, and by the file of a plan.
 
-    Statistics of the samples of some ranks are those of the only sample.
+    Statistics of the samples of some ranks are those of the only sample. One plan is within a limit.
     """
     shape, procs, found = (1, 3, 24, 20), dist.get_world_size(), {}
     path = Path(folder) / f"step-{dist.get_rank()}.json"
     asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
-    for name, checkpointed in (("plain", False), ("local", False), ("checkpointed", True), ("by_file", True)):
+    forms = ("plain", False), ("local", False), ("within", False), ("checkpointed", True), ("by_file", True)
+    for name, checkpointed in forms:
         model = trainable(checkpointed=checkpointed)
         if name == "by_file":
             net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)
         else:
             norms: Any = "local" if name == "local" else "global"
-            net = synth.parallelize(model, shape, check=False, recompute=0.5, batch_norm=norms, **asked)
-            plan = synth.plan_model(model, shape, procs, recompute=0.5, **asked)
+            limit = {"memory": found["local"]["held"] - 1} if name == "within" else {}
+            made = {**asked, **limit, "recompute": 0.5}
+            net = synth.parallelize(model, shape, check=False, batch_norm=norms, **made)
+            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **made)
             path.write_text(json.dumps(to_json(plan)))
         without = synth.plan_model(model, shape, procs, **asked)
         found[name] = {
@@ -284,6 +287,8 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
             "costs": [plan.cost, without.cost],
             "margins": plan.margins is not None,
             "of_plan": plan.words.step[dist.get_rank()],
+            "held": plan.held_bytes,
+            "fits": name != "within" or plan.held_bytes <= limit["memory"],
         }
     return found
 

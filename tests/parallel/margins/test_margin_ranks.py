@@ -84,7 +84,8 @@ def test_steps_of_models_with_checkpoints_and_batch_norms(ranks: RankPool, tmp_p
             assert found["counted"] == found["planned"], (name, found)
             assert sum(found["counted"]) == found["of_plan"], (name, found)
             assert found["margins"]
-            assert found["costs"][0] < found["costs"][1]
+            assert found["fits"]
+            assert name == "within" or found["costs"][0] < found["costs"][1]
 
 
 def test_accumulated_steps_drop_the_same_words_with_margins(ranks: RankPool) -> None:

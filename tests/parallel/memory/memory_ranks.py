@@ -11,6 +11,7 @@ from torch import nn
 from zoo import unet
 
 import synth
+from benchmarks.margins import UNet
 from benchmarks.network_memory import beside_plan
 from synth.runtime.grid.allocation_counter import allocated, least_peak, live_bytes
 
@@ -113,6 +114,32 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "nested": (lambda: Checkpointed("nested", 32), (4, 4, 64, 64)),
 }
 
+
+def strides() -> nn.Module:
+    """Strides, a pooling of windows that overlap, a transposed convolution, and a dilation."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 5, 2, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.SiLU(), nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.GELU()),
+        nn.Conv2d(16, 8, 3, padding=2, dilation=2),
+    )
+
+
+def volumes() -> nn.Module:
+    """Convolutions of volumes with a norm and a pooling."""
+    return nn.Sequential(
+        *(nn.Conv3d(2, 8, 3, padding=1), nn.LeakyReLU(), nn.Conv3d(8, 8, 3, padding=1), nn.GroupNorm(2, 8)),
+        *(nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(8, 16, 3, padding=1), nn.ReLU()),
+        nn.Conv3d(16, 4, 3, padding=1),
+    )
+
+
+WITH_MARGINS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "decoder": NETWORKS["decoder"],
+    "skips": (lambda: UNet(8, 3), (1, 3, 128, 128)),
+    "volumes": (volumes, (1, 2, 32, 32, 32)),
+    "strides": (strides, (1, 3, 160, 144)),
+}
+
 # name -> (a layer, the shape of its batch), as of ResNet, ResNeXt, WaveNet, decoders and CosmoFlow
 LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "stem": (lambda: nn.Conv2d(3, 64, 7, 2, 3), (8, 3, 112, 112)),
@@ -171,6 +198,15 @@ def beside_one_process() -> float:
         return least_peak(lambda: net(shard)) / allocated(lambda: model(batch)).peak
 
 
-def measure_margins(name: str, recompute: float) -> dict[str, tuple[float, float]]:
-    """`measure` of a plan for words with margins."""
-    return _measured(*NETWORKS[name], objective="words", recompute=recompute)
+def measure_margins(name: str, training: bool) -> dict[str, tuple[float, float]]:
+    """`measure` of a plan for words with margins, which it has."""
+    torch.manual_seed(0)
+    before = live_bytes()
+    make, shape = WITH_MARGINS[name]
+    model = nn.Sequential(make()).requires_grad_(training)
+    mode: Any = {} if training else {"mode": "inference"}
+    plan = shared_plan(model.train(training), shape, objective="words", recompute=0.3, **mode)
+    net = synth.parallelize(model, shape, plan=plan, **mode)
+    del model
+    found = beside_plan(net, plan, before, ("forward", "step") if training else ("forward",), times=5)
+    return {**found, "margins": (plan.margins is not None, any(map(any, plan.margins.rows.values())))}

@@ -39,12 +39,18 @@ def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
             assert abs(planned / measured - 1) < APART, (pass_, measured, planned)
 
 
-@pytest.mark.slow
 @pytest.mark.ranks
-def test_with_margins_a_step_holds_no_more_than_is_planned(ranks: RankPool) -> None:
-    for found in ranks.call("measure_margins", "decoder", 0.3):
+@pytest.mark.parametrize(
+    "case", ["decoder step", "skips step", "volumes step", "strides step", "decoder", "volumes"]
+)
+@pytest.mark.one_in(3)
+def test_the_peak_with_margins_is_planned(case: str, ranks: RankPool) -> None:
+    name, *training = case.split(" ")
+    for found in ranks.call("measure_margins", name, bool(training)):
+        assert found.pop("margins") == (True, True)
         for pass_, (measured, planned) in found.items():
-            assert 1 - APART < planned / measured < 1.4, (pass_, measured, planned)
+            small = name == "strides" and pass_ == "forward"  # whose copies of a transposed layer are few
+            assert 1 - APART < planned / measured < (1.2 if small else 1 + APART), (pass_, measured, planned)
 
 
 @pytest.mark.ranks
