@@ -24,7 +24,7 @@ from synth.runtime.operators.loops import affine_step, mapped_step
 from synth.runtime.operators.products import Product
 from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
-from synth.runtime.rules.movement import joined, like_largest, like_part
+from synth.runtime.rules.movement import best_joined, joined, like_part
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import Factor, best_layout, product, wanted
 from synth.runtime.rules.reductions import reduction
@@ -87,8 +87,9 @@ def choose_step(
         counts = [counter(f"{call.name} <- {part.name}") for part in parts]
         places = [call.inputs.index(part) for part in parts]
         layouts = [inputs[part] for part in parts]
-        if wanted is None and "like_first" not in call.node.meta:
-            wanted = like_largest(layouts, dim)
+        if wanted is None:
+            first = "like_first" in call.node.meta
+            wanted = best_joined(layouts, dim, 0 if first else None)
         return Pulled(joined(layouts, dim, places, wanted), counts)
     if operator.kind == "joined":
         parts, dim = operator.form

@@ -6,7 +6,9 @@ input row owns the output rows that have their home there, so that few rows move
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.grid.boxes import Interval, shape, volume, with_interval
+from synth.runtime.grid.boxes import Box, Interval, shape, volume, with_interval
 from synth.runtime.grid.row_maps import (
     CONSTANT,
     RowMap,
@@ -164,9 +166,56 @@ def joined(
     return Rule(out, tuple(operands), lambda *parts: torch.cat(parts, dim))
 
 
-def like_largest(layouts: Sequence[Layout], dim: int) -> Layout:
-    """The layout of the largest part, scaled along a dimension to all parts."""
-    return like_part(layouts, layouts.index(largest(layouts)), dim)
+def best_joined(
+    layouts: Sequence[Layout], dim: int, place: int | None = None
+) -> Layout:
+    """That of one part, scaled to all; or all words stay, if this shares them better.
+
+    place: of the part; None for the largest. Parts on ranks of their own, such as faces
+    of a sphere, stay when they are stacked. A strip beside a face moves to it: words
+    stay only if no rank has more than half of what one would have else.
+    """
+    if place is None:
+        place = layouts.index(largest(layouts))
+    like, stay = like_part(layouts, place, dim), staying(layouts, dim)
+    if stay is not None and 2 * _most(stay) <= _most(like):
+        return stay
+    return like
+
+
+def _most(layout: Layout) -> int:
+    """Words of the largest box."""
+    return max(map(volume, layout.boxes))
+
+
+def staying(layouts: Sequence[Layout], dim: int) -> Layout | None:
+    """The layout in which all words of the parts stay; None where these are no boxes.
+
+    Each word has one owner, such as the faces of a sphere that are computed by ranks of
+    their own and then stacked.
+    """
+    total = sum(layout.whole[dim] for layout in layouts)
+    whole = (*layouts[0].whole[:dim], total, *layouts[0].whole[dim + 1 :])
+    boxes = list[Box]()
+    for rank in range(len(layouts[0].boxes)):
+        start, joined = 0, list[Box]()
+        for layout in layouts:
+            box = layout.boxes[rank]
+            if volume(box):
+                low, high = box[dim]
+                joined.append(with_interval(box, dim, (start + low, start + high)))
+            start += layout.whole[dim]
+        ends = pairwise(joined)
+        follow = all(one[dim][1] == other[dim][0] for one, other in ends)
+        if not follow or len({with_interval(each, dim, (0, 0)) for each in joined}) > 1:
+            return None
+        rows = (joined[0][dim][0], joined[-1][dim][1]) if joined else (0, 0)
+        boxes.append(
+            with_interval(joined[0], dim, rows) if joined else ((0, 0),) * len(whole)
+        )
+    if sum(map(volume, boxes)) != math.prod(whole):
+        return None  # several ranks have one word
+    return layouts[0].with_boxes(whole, boxes)
 
 
 def like_part(layouts: Sequence[Layout], place: int, dim: int) -> Layout:

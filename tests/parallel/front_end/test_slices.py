@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from spheres import Healpix
 from torch import fx, nn
 
 import synth
@@ -86,6 +87,15 @@ class Faces(nn.Module):
             sides = [torch.nn.functional.pad(each, (0, 0, 1, 1)) for each in (left[..., -1:], right[..., :1])]
             made.append(torch.cat([sides[0], middle, sides[1]], -1))
         return torch.cat(made)
+
+
+@pytest.mark.parametrize("procs", [4, 6, 8])
+def test_twelve_faces_move_about_the_strips_around_them(procs: int) -> None:
+    side, channels, width = 16, 4, 8
+    shape = 12, channels, side, side
+    plan = synth.plan_model(Healpix(channels, width).eval(), shape, procs=procs, mode="inference")
+    strips = 12 * 4 * side * (channels + width)
+    assert sum(plan.words.forward) <= 3 * strips
 
 
 def test_faces_of_a_sphere_move_less_than_all_activations() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from spheres import Healpix
 from torch import nn
 from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
@@ -284,5 +285,6 @@ def wild() -> dict[str, Callable[[], Built]]:
         "checkpointed": lambda: (Checkpointed(), IMAGES),
         "pointwise": lambda: (Pointwise(), IMAGES),
         "written": lambda: (Written(), IMAGES),
+        "healpix": lambda: (Healpix(), (12, 4, 6, 6)),
         "joined in training": lambda: (JoinedInTraining(), IMAGES),
     }
