@@ -93,13 +93,25 @@ def _standard_input() -> bytes:
 def json_of(text: str, name: str, schema: str, remedy: str) -> dict[str, Any]:
     """The object of a JSON file of synth that declares a schema. Raises `InputError` for any other text.
 
-    JSON has no NaN and no infinity.
+    JSON has no NaN and no infinity, and a key that occurs twice has no meaning that all readers share.
     """
+    twice = list[str]()
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict[str, Any]()
+        for key, value in pairs:
+            if key in found:
+                twice.append(key)
+            found[key] = value
+        return found
+
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique)
     except (ValueError, RecursionError) as fault:
         place = f":{fault.lineno}:{fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
         raise InputError(f"{name}{place}: is not JSON; {remedy}") from fault
+    if twice:
+        raise InputError(f"{name}: the key {twice[0][:60]!r} occurs twice in one object; keep one of them")
     if not isinstance(data, dict) or data.get("schema") != schema:
         found = data.get("schema") if isinstance(data, dict) else None
         raise InputError(f"{name}: schema is {str(found)[:60]!r}, not {schema!r}; {remedy}")

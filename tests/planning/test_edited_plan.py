@@ -15,6 +15,7 @@ from synth.base.errors import InputError
 from synth.planning.edited_plan import parse_edited_plan
 from synth.planning.one_line import one_line
 from synth.planning.plan import Plan
+from synth.planning.plan_file import parse_plan
 from synth.planning.plan_json import to_json
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,15 @@ def test_a_wrong_edit_is_one_sentence(plan: Plan, edit: Edit, said: str) -> None
     with pytest.raises(InputError, match=rf"^plan\.json: .*{said}") as fault:
         edited(plan, edit)
     assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize(("there", "key"), [('"grid": {', "k"), ('"passes": [', "procs")])
+def test_a_key_that_occurs_twice_is_refused(plan: Plan, there: str, key: str) -> None:
+    text = json.dumps(to_json(plan))
+    text = text.replace(there, f'{there}"k": 2, ' if key == "k" else f'"procs": 4, {there}', 1)
+    for read in (parse_edited_plan, parse_plan):
+        with pytest.raises(InputError, match=rf"^plan\.json: the key '{key}' occurs twice in one object; keep"):
+            read(text, "plan.json")
 
 
 def test_the_plan_of_a_network_is_refused(tmp_path: Path) -> None:
