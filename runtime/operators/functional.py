@@ -17,6 +17,7 @@ from synth.runtime.rules.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,
+    LP_POOLS,
     MAX_POOLS,
 )
 from synth.runtime.rules.rule import is_trainable
@@ -39,6 +40,7 @@ PLAIN: dict[str, Callable[..., nn.Module]] = {
     "dropout3d": nn.Dropout3d,
     **{f"max_pool{d}d": each for d, each in enumerate(MAX_POOLS, 1)},
     **{f"avg_pool{d}d": each for d, each in enumerate(AVG_POOLS, 1)},
+    **{f"lp_pool{d}d": each for d, each in enumerate(LP_POOLS, 1)},
     **{f"adaptive_avg_pool{d}d": each for d, each in enumerate(ADAPTIVE_AVG, 1)},
     **{f"adaptive_max_pool{d}d": each for d, each in enumerate(ADAPTIVE_MAX, 1)},
     "interpolate": nn.Upsample,

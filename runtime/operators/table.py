@@ -36,7 +36,7 @@ from synth.runtime.rules.local_forms import flattened, within_boxes
 from synth.runtime.rules.mapped_rows import MappedRows
 from synth.runtime.rules.movement import permuted, reindexed
 from synth.runtime.rules.pointwise import is_pointwise
-from synth.runtime.rules.pooling import AVG_POOLS, MAX_POOLS, pool, scaled
+from synth.runtime.rules.pooling import AVG_POOLS, LP_POOLS, MAX_POOLS, pool, scaled
 from synth.runtime.rules.resizing import LINEAR, NEAREST, resize
 from synth.runtime.rules.responses import response_norm
 from synth.runtime.rules.rule import Rule
@@ -84,7 +84,7 @@ LAYERS: dict[type[nn.Module], Kind] = {
     nn.GroupNorm: "groupnorm",
     **dict.fromkeys(INSTANCE_NORMS.values(), "instancenorm"),
     nn.LayerNorm: "layernorm",
-    **dict.fromkeys((*MAX_POOLS, *AVG_POOLS), "pool"),
+    **dict.fromkeys((*MAX_POOLS, *AVG_POOLS, *LP_POOLS), "pool"),
     nn.Upsample: "resize",
     nn.LocalResponseNorm: "responsenorm",
     nn.Flatten: "flatten",
@@ -259,7 +259,7 @@ def _has_batch(call: Call, module: Any) -> bool:
 
 
 def _pools(call: Call, module: Any) -> bool:
-    average = isinstance(module, AVG_POOLS)
+    average = isinstance(module, (*AVG_POOLS, *LP_POOLS))
     return (
         _has_batch(call, module)
         and not getattr(module, "return_indices", False)

@@ -24,22 +24,25 @@ from synth.runtime.rules.rule import Rule, in_one_dtype, pulled, where_words
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVG_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+LP_POOLS = (nn.LPPool1d, nn.LPPool2d, nn.LPPool3d)
 ADAPTIVE_AVG = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 ADAPTIVE_MAX = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Maximum or average over windows, of the rows that an own box reads.
+    """Maximum, average or norm of windows, of the rows that an own box reads.
 
-    rows: the own rows of the result. name: of torch's operator, "avg_pool" or
-    "max_pool". padded: whether an average counts the zeros of the padding.
+    rows: the own rows of the result. name: of torch's operator, "avg_pool", "lp_pool"
+    or "max_pool". padded: whether an average counts the zeros of the padding. norm: the
+    power of "lp_pool".
     """
 
     windows: tuple[Window, ...]
     rows: Box
     name: str
     padded: bool = True
+    norm: float = 0.0
 
     def __call__(self, shard: torch.Tensor) -> torch.Tensor:
         """The own box of the result."""
@@ -48,14 +51,24 @@ class Pool:
             for interval, window in zip(self.rows, self.windows, strict=True)
         ]
         plain = all(map(pads_itself, around, self.windows))
-        average = "avg" in self.name
-        if average:  # torch's 3-D average takes no fewer rows than its kernel has
+        if self.name != "max_pool":  # a 3-D average takes no fewer rows than its kernel
             pairs = zip(shard.shape[2:], self.windows, strict=True)
             plain = plain and all(size >= window.kernel for size, window in pairs)
         padding = [before if plain else 0 for before, _ in around]
         zeros = [] if plain else [n for pair in reversed(around) for n in pair]
-        made = self._average if average else self._max
+        if self.name == "lp_pool":
+            return self._norm(shard, zeros)
+        made = self._average if self.name == "avg_pool" else self._max
         return made(shard, zeros, padding)
+
+    def _norm(self, shard: torch.Tensor, zeros: list[int]) -> torch.Tensor:
+        pool = getattr(functional, f"lp_pool{len(self.windows)}d")
+        full = functional.pad(shard, zeros) if any(zeros) else shard
+        kernel, stride = zip(*((w.kernel, w.stride) for w in self.windows), strict=True)
+        one = len(self.windows) == 1  # torch takes numbers there, no tuples
+        sizes = (kernel[0], stride[0]) if one else (kernel, stride)
+        made: torch.Tensor = pool(full, self.norm, *sizes)
+        return made
 
     def _max(
         self, shard: torch.Tensor, zeros: list[int], padding: list[int]
@@ -103,17 +116,19 @@ def pool(module: Any, source: Layout, out: Layout) -> Rule:
         return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
     name = "avg_pool" if isinstance(module, AVG_POOLS) else "max_pool"
+    name = "lp_pool" if isinstance(module, LP_POOLS) else name
     numbers = zip(
         source.whole[2:],
         each(module.kernel_size),
-        each(module.stride),
+        each(module.kernel_size if module.stride is None else module.stride),
         each(getattr(module, "dilation", 1)),
-        each(module.padding),
+        each(getattr(module, "padding", 0)),
         strict=True,
     )
     windows = tuple(Window(*each_dim) for each_dim in numbers)
     padded = getattr(module, "count_include_pad", True)
-    call = Pool(windows, out.mine[2:], name, padded)
+    norm = float(getattr(module, "norm_type", 0))
+    call = Pool(windows, out.mine[2:], name, padded, norm)
     rows = (Windows(dim, each) for dim, each in enumerate(windows, 2))
     local = in_one_dtype("pooling", pool_operator(name, dims), where_words(call, out))
     return Rule(out, (pulled(source, (Same(0), Same(1), *rows), out),), local)
@@ -145,7 +160,8 @@ def pool_operator(name: str, dims: int) -> Operator:
     pool = getattr(functional, f"{name}{dims}d")
 
     def one(word: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = pool(word.expand(1, 1, *[1] * dims), 1)
+        numbers = (2, 1) if name == "lp_pool" else (1,)
+        result: torch.Tensor = pool(word.expand(1, 1, *[1] * dims), *numbers)
         return result
 
     return one

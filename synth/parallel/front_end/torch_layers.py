@@ -75,8 +75,10 @@ def pool_layer(name: str, module: Any, before: Shape, after: Shape, dtype: str) 
     """
     dims = len(before) - 2
     kernel = _per_dim(module.kernel_size, dims)
-    keys = ("stride", "padding", "dilation")
-    numbers = {key: _per_dim(getattr(module, key, 1), dims) for key in keys}
+    stride = kernel if module.stride is None else module.stride  # of a norm, as torch has it
+    given = {"stride": stride, "padding": getattr(module, "padding", 0)}
+    given["dilation"] = getattr(module, "dilation", 1)
+    numbers = {key: _per_dim(value, dims) for key, value in given.items()}
     if getattr(module, "ceil_mode", False):
         if set(numbers["dilation"]) != {1}:  # a network file does not have both
             return None
