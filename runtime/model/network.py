@@ -59,6 +59,7 @@ from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.switches import require_same
 from synth.runtime.tracing.unsupported import check_global_hooks
 
 
@@ -208,6 +209,7 @@ class Network(Shown):
             self.ranks.note(f"call that gave {states.argument}", calls)
         call, given = self._programs.of_call(method, args, kwargs, self)
         first = call.first
+        require_same(first.attributes.switches, given, self)
         if states.argument:
             self._require_state(first, given)
         if first is not self.program:

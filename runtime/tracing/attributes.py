@@ -23,6 +23,7 @@ from synth.runtime.tracing.facts import (
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
+from synth.runtime.tracing.switches import Switches, read_by_users
 
 Place = tuple[str, str]  # (module, attribute)
 Names = set[Place]
@@ -37,7 +38,8 @@ class Attributes:
     were read before they were written. changes: the values of written attributes before
     and after the last run. left: what runs left in those that have constants alone.
     caches: modules in which they left tensors or other objects. outside: where the
-    model may read what is not in modules; what it wrote there has no module.
+    model may read what is not in modules; what it wrote there has no module. switches:
+    of torch, which code of the model read.
     """
 
     def __init__(self, outside: Places = NOWHERE) -> None:
@@ -49,6 +51,7 @@ class Attributes:
         self.changes: dict[Place, tuple[Any, Any]] = {}
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
+        self.switches: Switches = {}
 
     def is_read(self, module: str, name: str) -> bool:
         """Whether a run read an attribute."""
@@ -65,6 +68,7 @@ class Attributes:
         own = vars(self)
         taken = {n: own[n] | vars(other)[n] for n in ("read", "called", "written")}
         taken["outside"] = self.outside | other.outside
+        taken["switches"] = self.switches | other.switches
         new = any(len(own[name]) != len(each) for name, each in taken.items())
         own.update(taken)
         return new
@@ -90,7 +94,8 @@ class Attributes:
 
         nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
         try:
-            yield
+            with read_by_users(self.switches):
+                yield
         finally:
             del nn.Module.__getattribute__
         now = Description(model).facts

@@ -75,6 +75,7 @@ class Changes:
         """Refuse a change that autograd does not see: the gradient passes it by."""
         node, _ = self.recorder.nodes.get(id(values), (None, 0))
         seen = node is not None and node.meta.get("grad", True)
+        seen = seen and not self.recorder.turned
         if seen and not torch.is_grad_enabled():
             self.refuse(values, func, " without gradients")
 
@@ -101,6 +102,8 @@ class Changes:
         what = self.recorder.stored.get(id(values)) or trained
         what = what or f"a tensor of {tuple(values.shape)}"
         remedy = "compute a new tensor, as by torch.where or torch.cat"
+        if function_name(func) == "copy":
+            remedy = f"assign to a slice, as x[a:b] = y, or {remedy}"
         if values.untyped_storage()._cdata in self.recorder.buffers:
             remedy = "give the whole buffer its new values, as by copy_"
         raise ValueError(

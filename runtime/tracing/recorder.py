@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.associative import record_associative_scans
 from synth.runtime.tracing.attention import masks_as_given
@@ -38,6 +40,7 @@ from synth.runtime.tracing.recorded import (
     tensors_in,
 )
 from synth.runtime.tracing.shape_only import made_of
+from synth.runtime.tracing.switches import note_attribute
 from synth.runtime.tracing.unsupported import (
     in_user_code,
     record_autograd_functions,
@@ -64,14 +67,19 @@ class Recorder(TorchFunctionMode):
 
     model: on "meta". device: the kind that it is on when the ranks run it.
     called: the names of the layers of torch.nn that are recorded as one call.
-    before: the recorder of the call of this model before this one.
+    before: the recorder of the call of this model before this one. turned: whether what
+    else has gradients has none, and inputs have them.
     """
 
     def __init__(
-        self, model: nn.Module, device: str = "cpu", before: Recorder | None = None
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        before: Recorder | None = None,
+        turned: bool = False,
     ) -> None:
         super().__init__()
-        self.before = before
+        self.before, self.turned = before, turned
         self.called: set[str] = set()
         self.graph, self.device = fx.Graph(), device
         # id of a tensor -> the node that made it, and its version at that time
@@ -106,6 +114,8 @@ class Recorder(TorchFunctionMode):
         """
         tensors = arguments.tensors(dtype)
         for name, values in zip(arguments.names, tensors, strict=True):
+            if self.turned and is_trainable(values):
+                values.requires_grad_()
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
@@ -113,7 +123,8 @@ class Recorder(TorchFunctionMode):
         for name, module in model.named_modules():
             enter = partial(self._enter, name)
             hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.append(module.register_forward_hook(partial(self._leave, name)))
+            leave = partial(self._leave, name)
+            hooks.append(module.register_forward_hook(leave, always_call=True))
         with (
             torch.device("meta"),
             self,
@@ -140,10 +151,11 @@ class Recorder(TorchFunctionMode):
             raise ValueError("the model gives no tensor; let its forward return one")
         for name, node in zip(given.names, nodes, strict=True):
             if not is_computed(node):
-                shown = node.target if node.op == "get_attr" else node.name
+                held = node.op == "get_attr"
+                remedy = "read it from" if held else "compute it from tensors of"
                 raise ValueError(
-                    f"the model gives {shown} as {name}, which is no result of"
-                    " its input; read it from the network"
+                    f"the model gives {node.target if held else node.name} as {name},"
+                    f" which is no result of its input; {remedy} the network"
                 )
         node = self.graph.output(tuple(nodes))
         node.meta["structure"] = given.without_tensors()
@@ -153,6 +165,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a torch function and record it."""
         kwargs = kwargs or {}
+        note_attribute(func, sys._getframe(1).f_code.co_filename)
         refuse_transforms(func)
         if self.depth:
             return made_of(func, args, kwargs)
@@ -317,7 +330,8 @@ class Recorder(TorchFunctionMode):
         if not self.depth:
             return
         self.depth -= 1
-        if self.depth:
+        failed = result is None and sys.exc_info()[0] is not None
+        if self.depth or failed:  # a model may go on with another call
             return
         if not isinstance(result, torch.Tensor):
             raise ValueError(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.attributes import Attributes, is_plain
 from synth.runtime.tracing.facts import Description
 from synth.runtime.tracing.inputs import Arguments, Inputs
@@ -26,7 +27,7 @@ from synth.runtime.tracing.kept_state import (
     require_no_tensors,
     require_not_read,
 )
-from synth.runtime.tracing.modes import joined_modes
+from synth.runtime.tracing.modes import difference, joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.surroundings import (
     Kept,
@@ -34,6 +35,7 @@ from synth.runtime.tracing.surroundings import (
     outside,
     require_no_iterators,
 )
+from synth.runtime.tracing.switches import OF_GRADIENTS, trained
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 # what torch says of a function that gives as many words as values ask for
@@ -84,8 +86,36 @@ def traced(
         ),
         seen,
     )
+    if any(name in OF_GRADIENTS for name, _ in seen.switches):
+        runs = [
+            _without_grad(model, given, dtype, device, Attributes(seen.outside), turned)
+            for turned in (False, True)
+        ]
+        for name in OF_GRADIENTS:
+            known = seen.switches.pop((name, ()), None)
+            if known is not None and difference(*runs):
+                state = trained(model) if known[0] is None else known[0]
+                seen.switches[name, ()] = state, known[1]
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
+    return graph
+
+
+def _without_grad(
+    model: nn.Module,
+    given: Arguments,
+    dtype: torch.dtype,
+    device: str,
+    seen: Attributes,
+    turned: bool,
+) -> fx.Graph:
+    """The graph of a run, which does not say where gradients are recorded."""
+    try:
+        graph = _recorded(model, given, dtype, None, device, seen, turned)
+    except ValueError:
+        return fx.Graph()
+    for node in graph.nodes:
+        node.meta.pop("grad", None)
     return graph
 
 
@@ -127,8 +157,12 @@ def _recorded(
     mode: bool | None,
     device: str,
     seen: Attributes,
+    turned: bool = False,
 ) -> fx.Graph:
-    """The graph of one run: in training (True), in evaluation, or as the model is."""
+    """The graph of one run: in training (True), in evaluation, or as the model is.
+
+    turned: without gradients of what it computes, and with others of what it is given.
+    """
     # copied before the move to "meta": the user's model keeps its values
     empty = copy.deepcopy(model, plain_copies(model)).to("meta")
     if mode is not None:
@@ -137,9 +171,12 @@ def _recorded(
         own = type(module).__module__.startswith("torch.nn.modules")
         if own and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = module.momentum or 0.0  # None would count batches
+    for values in empty.parameters() if turned else ():
+        if is_trainable(values):
+            values.requires_grad_(not values.requires_grad)
     around = Kept(empty, seen.outside)
     try:
-        return _graph_of(empty, given, dtype, device, seen, around)
+        return _graph_of(empty, given, dtype, device, seen, around, turned)
     finally:
         around.put_back()
 
@@ -151,12 +188,15 @@ def _graph_of(
     device: str,
     seen: Attributes,
     around: Kept,
+    turned: bool,
 ) -> fx.Graph:
     """The graph of one run of a model on "meta" tensors."""
     facts = Description(empty, places=seen.outside).facts
-    recorder, drawn = Recorder(empty, device), drawn_from(facts.values())
+    recorder = Recorder(empty, device, turned=turned)
+    drawn = drawn_from(facts.values())
     try:
-        with torch.enable_grad(), seen.seen(empty, lambda: recorder.depth > 0):
+        recorded = torch.set_grad_enabled(not turned)
+        with recorded, seen.seen(empty, lambda: recorder.depth > 0):
             graph = recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
@@ -167,7 +207,7 @@ def _graph_of(
     require_no_tensors(seen, recorder.computed, recorder.knows)
     changed = around.note_changes(seen)
     if changed or not all(is_plain(new) for _, new in seen.changes.values()):
-        again = Recorder(empty, device, recorder)
+        again = Recorder(empty, device, recorder, turned)
         require_not_read(
             empty, graph, lambda: again.graph_of(empty, given, dtype), changed
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Arguments, Spec
@@ -151,7 +152,11 @@ def _tells(example: torch.Tensor, spec: Spec) -> bool:
 
 
 def cut_to(example: Any, shape: Sequence[int]) -> Example:
-    """The first words of an example along every dimension; None where it is none."""
-    if not isinstance(example, torch.Tensor):
+    """The first words of an example along every dimension; None where it is none.
+
+    One rank alone has no words of a partitioned example.
+    """
+    plain = not isinstance(example, PartitionedTensor | DTensor)
+    if not isinstance(example, torch.Tensor) or not plain:
         return None
     return example.detach()[tuple(slice(extent) for extent in shape)]

@@ -109,9 +109,9 @@ def batch() -> torch.Tensor:
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def distances(name: str, plan: Any) -> tuple[float, ...]:
+def distances(name: str, plan: Any, check: bool = False) -> tuple[float, ...]:
     """From one process: of the output, of buffers, and of the gradients of weights and of the batch."""
-    right, net = model(), synth.parallelize(model(), SHAPE, plan=plan, check=False)
+    right, net = model(), synth.parallelize(model(), SHAPE, plan=plan, check=check)
     call, x, y = CALLS[name], batch().requires_grad_(), batch().requires_grad_()
     wanted, found = call(right, x), call(net, y)
     far = float((whole(found) - wanted).detach().abs().max())

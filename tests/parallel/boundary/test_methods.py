@@ -29,6 +29,13 @@ def test_methods(name: str, plan: dict[str, int], ranks: RankPool) -> None:
         assert max(distances) < 1e-9, distances
 
 
+@pytest.mark.parametrize("name", ["a dict", "twice in a pass"])
+def test_the_first_rank_compares_a_method_that_is_given_what_ranks_hold(name: str, ranks: RankPool) -> None:
+    """Which has no words of a tensor in parts: it takes values of its own."""
+    for distances in ranks.call("distances", name, {"h": 2}, True):
+        assert max(distances) < 1e-9, distances
+
+
 def test_the_gradient_of_a_batch_is_planned_when_it_is_asked_for(ranks: RankPool) -> None:
     for far, counted, planned in ranks.call("input_gradient"):
         assert far < 1e-9

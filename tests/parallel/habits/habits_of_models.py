@@ -355,3 +355,43 @@ class Flagged(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.conv(x) if self.logits and self.training else self.conv(x).softmax(1)
+
+
+class Recording(nn.Module):
+    """Does otherwise where gradients are recorded: by a checkpoint, or in what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gain = conv(3, 3), 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and self.conv.weight.requires_grad:
+            x = checkpoint(self.conv, x, use_reentrant=False)
+            return x if self.gain == 1.0 else self.gain * x
+        return self.conv(x)
+
+
+@habit("a checkpoint where gradients are recorded")
+def recording(run: Run) -> None:
+    model = run.made(Recording)
+    model(run.x()).square().mean().backward()
+    with torch.no_grad():
+        run.note(model(run.x()))
+
+
+@habit("other calls where gradients are recorded", "forward reads torch.is_grad_enabled() (habits_of_models")
+def recording_otherwise(run: Run) -> None:
+    model = run.made(Recording)
+    model.gain = 2.0
+    model(run.x()).square().mean().backward()
+    with torch.no_grad():
+        run.note(model(run.x()))
+
+
+@habit("other calls where parameters are frozen", "forward reads requires_grad of tensors (habits_of_models")
+def frozen_otherwise(run: Run) -> None:
+    model = run.made(Recording)
+    model.gain = 2.0
+    run.note(model(run.x()))
+    model.requires_grad_(False)
+    run.note(model(run.x()))

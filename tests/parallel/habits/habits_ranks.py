@@ -31,6 +31,8 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "a hidden state in an attribute",
     ),
     *("counters, caches and features that nobody reads again", "outputs by a flag of the module"),
+    *("a checkpoint where gradients are recorded", "other calls where gradients are recorded"),
+    *("other calls where parameters are frozen",),
     *("tied weights of an encoder and a decoder", "lists and dicts of parameters and modules"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError

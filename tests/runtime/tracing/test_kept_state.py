@@ -249,3 +249,22 @@ class Marking(Keeping):
 def test_marks_outside_of_modules_that_nobody_reads_are_followed() -> None:
     assert traced(Marking(lambda self, y: y), (2, 3, 8, 8), torch.float32).nodes
     assert (Marking.calls, MARKS) == (0, [])  # they are as before
+
+
+class Tries(Keeping):
+    """Goes on with another call where the first one fails."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            y = self.conv(x[:, :2])
+        except RuntimeError:
+            y = self.conv(x)
+        try:
+            return y.view(-1, 7)
+        except RuntimeError:
+            return y.tanh()
+
+
+def test_a_call_that_fails_is_no_call() -> None:
+    graph = traced(Tries(lambda self, y: y), (2, 3, 8, 8), torch.float32)
+    assert [node.name for node in graph.nodes] == ["x", "conv", "tanh", "output"]

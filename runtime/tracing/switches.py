@@ -1,0 +1,88 @@
+"""What a model reads of autograd and of torch's switches in Python.
+
+The graph is that of their state when the model was traced: outside of autocast, with
+gradients of all but its inputs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from synth.runtime.grid.user_lines import is_users
+from synth.runtime.tracing.unsupported import in_user_code
+
+ATTRIBUTES = "requires_grad", "is_leaf", "grad_fn"  # of tensors
+OF_GRADIENTS = "is_grad_enabled", "requires_grad"
+NAMES = (
+    *("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"),
+    *("is_autocast_cpu_enabled", "are_deterministic_algorithms_enabled"),
+)
+# (name, arguments) -> the state when it was read, and the line
+Switches = dict[tuple[str, tuple[Any, ...]], tuple[Any, str]]
+_noted: list[Switches] = []  # of the models that run
+
+
+@contextmanager
+def read_by_users(found: Switches) -> Iterator[None]:
+    """Note the switches that a user's code reads in here."""
+    own = {name: getattr(torch, name) for name in NAMES}
+
+    def noting(name: str) -> Any:
+        def read(*args: Any) -> Any:
+            state = own[name](*args)
+            if is_users(sys._getframe(1).f_code.co_filename):
+                found.setdefault((name, args), (state, in_user_code()))
+            return state
+
+        return read
+
+    _noted.append(found)
+    for name in NAMES:
+        setattr(torch, name, noting(name))
+    try:
+        yield
+    finally:
+        _noted.pop()
+        for name, function in own.items():
+            setattr(torch, name, function)
+
+
+def note_attribute(getter: Any, file: str) -> None:
+    """Note that an attribute of a tensor was read in a file, if it is of autograd."""
+    name = getattr(getattr(getter, "__self__", None), "__name__", "")
+    if name in ATTRIBUTES and _noted and is_users(file):
+        _noted[-1].setdefault(("requires_grad", ()), (None, in_user_code()))
+
+
+def require_same(
+    switches: Mapping[Any, tuple[Any, str]],
+    given: Sequence[torch.Tensor],
+    network: nn.Module,
+) -> None:
+    """Raise `ValueError` for a switch that is not as it was when it was traced."""
+    for (name, args), (state, line) in switches.items():
+        what = f"torch.{name}({', '.join(map(repr, args))})"
+        if name == "requires_grad":
+            inputs = any(each.requires_grad for each in given)
+            now: Any = torch.is_grad_enabled(), inputs, trained(network)
+            before: Any = True, False, state
+            what = "requires_grad of tensors"
+        else:
+            now, before = getattr(torch, name)(*args), state
+        if now != before:
+            raise ValueError(
+                f"forward reads {what}{line}, which is not what it was when the model"
+                " was traced, and would make other calls; decide by self.training, an"
+                " attribute or an argument, which a network follows"
+            )
+
+
+def trained(model: nn.Module) -> frozenset[str]:
+    """The names of the parameters that require gradients."""
+    return frozenset(name for name, p in model.named_parameters() if p.requires_grad)
