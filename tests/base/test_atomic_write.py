@@ -78,7 +78,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     write_whole(str(pipe), "plan")
-    reader.join(10)
+    reader.join(100)
     assert read == ["plan"]
     assert pipe.is_fifo()
 

@@ -255,10 +255,10 @@ def test_a_network_of_hosts_shapes_what_passes() -> None:
                 subprocess.Popen([*enter, sys.executable, "-c", TALK, str(size)], stdout=subprocess.PIPE)
                 for enter, size in zip(hosts.enter, (0, SENT), strict=True)
             ]
-            told = [process.communicate(timeout=60)[0] for process in talk]
+            told = [process.communicate(timeout=300)[0] for process in talk]
     except HostsError as error:
         pytest.skip(f"no hosts here: {error}")
-    assert 8 * SENT / 400e6 * 0.9 < float(told[0]) < 10
+    assert 8 * SENT / 400e6 * 0.9 < float(told[0]) < 100
     assert not subprocess.run(["ip", "netns", "list"], capture_output=True, check=True).stdout.count(
         f"synth-{os.getpid()}".encode()
     )

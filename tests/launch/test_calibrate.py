@@ -349,7 +349,7 @@ def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path, processe
         assert begin.seconds() < 100
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 130
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]

@@ -40,8 +40,14 @@ def least_moved(source: Sizes, target: Sizes, words: int, back: bool) -> Seconds
     words: of the tensor. On average a rank of the target wants words / ranks; it has at most the product of
     the shorter sides. The same holds on the way back.
     """
-    common = np.ones((len(source), len(target)))
-    for at in range(source.shape[1] - 1):
-        common = common * np.minimum(source[:, at, None], target[:, at])
-    there = np.maximum(0.0, words / target[:, -1] - common)
-    return there + np.maximum(0.0, words / source[:, -1, None] - common) if back else there
+    one, other = source.astype(np.float64), target.astype(np.float64)
+    common, shorter = np.ones((2, len(one), len(other)))  # tables of millions of pairs: few are made
+    for at in range(one.shape[1] - 1):
+        if max(one[:, at].max(initial=0), other[:, at].max(initial=0)) > 1:
+            common *= np.minimum(one[:, at, None], other[:, at], out=shorter)
+    there = np.subtract(words / other[:, -1], common, out=shorter)
+    np.maximum(there, 0.0, out=there)
+    if back:
+        again = np.subtract(words / one[:, -1, None], common, out=common)
+        there += np.maximum(again, 0.0, out=again)
+    return there

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     if world.rank == 0:
         Path(folder, "port.new").write_text(os.environ["MASTER_PORT"])
         os.replace(folder / "port.new", folder / "port")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while world.rank == 1 and not (folder / "done").exists() and time.monotonic() < end:
         time.sleep(0.1)  # rank 0 waits in the barrier, and looks for signs of life
     dist.barrier()

@@ -60,7 +60,7 @@ def absent_main(rank: int, folder: str, port: int) -> None:
     from synth.runtime.comm.process_groups import ProcessGroups
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=12))
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         with pytest.raises(
