@@ -53,7 +53,9 @@ def test_a_rank_that_ends_is_named(rank: int, statement: str, named: str, tmp_pa
 def test_the_last_line_of_a_rank_within_a_library_is_that_of_the_loop(tmp_path: Path) -> None:
     file = tmp_path / "site-packages" / "loaders.py"
     file.parent.mkdir()
-    file.write_text("import os, signal, time\n\ndef load():\n    time.sleep(2)\n    os.kill(os.getpid(), 9)\n")
+    file.write_text(
+        "import os, signal, time\n\ndef load():\n    time.sleep(2)\n    os.kill(os.getpid(), 9)\n"
+    )
     outcome, _ = suffered(2, f"import runpy; runpy.run_path({str(file)!r})['load']()", tmp_path)
     assert re.search(rf"rank \d: failed, last started .*; rank 2 is lost, {LAST}", outcome.output)
     assert "loaders.py" not in outcome.output
