@@ -116,6 +116,7 @@ def run_one(case: Case, results: Path, programs: Path) -> None:
     code = 1
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, around the campaign, ignores it
         if case.forked:
             fork_start.everywhere()
         outcome = suffered(case, programs)

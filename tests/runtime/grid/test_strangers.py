@@ -94,6 +94,7 @@ def stranger(port: int, folder: Path) -> None:
     told, end = set[str](), time.monotonic() + 4
     while time.monotonic() < end:
         keys = store.list_keys()
+        told |= set(keys)
         for key in (each for each in keys if "sign of" in each or "first fault" in each):
             told.add(store.get(key).decode() if store.check([key]) else "")
             store.set(key, json.dumps([0, "done", ESCAPE, 10**9, ESCAPE, "", 1, "1"]))
@@ -101,7 +102,7 @@ def stranger(port: int, folder: Path) -> None:
         for key in (each for each in keys if "sign of" in each):
             store.delete_key(key)
         time.sleep(0.3)
-    (folder / "told").write_text("\n".join(told | set(store.list_keys())))
+    (folder / "told").write_text("\n".join(told))
     (folder / "done").touch()
 
 
