@@ -49,8 +49,8 @@ class NetworkRequest:
         faster than whole weights by as much.
     recompute: extra multiply-adds that the busiest process may do, as a fraction of its own, on rows that
         other processes own, so that fewer words move between layers; 0 for none. Of a forward pass with
-        resident weights, or of a training step for words. None: none for words; in inference for time as many
-        as make the pass faster.
+        resident weights, or of a training step. None: none in training or for words; in inference for time as
+        many as make the pass faster.
     processors: that the ranks have, which decide what convolutions copy; () for those of the machine, or, if
         it does not say them, for any.
     """
@@ -103,8 +103,6 @@ class NetworkRequest:
     def _check_margins(self) -> None:
         """Raises `UsageError` for what rows that are computed twice do not go with."""
         asked = option("recompute", self.recompute or 0.0)
-        if self.training and self.objective != "words":
-            raise UsageError(f"{asked} is not planned for time in a training step; plan for words")
         if not self.resident_weights and not self.training:
             raise UsageError(f"{asked} is of a forward pass with resident weights; leave it out")
         if self.procs > MAX_MARGIN_PROCS:

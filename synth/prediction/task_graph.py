@@ -19,7 +19,7 @@ from typing import Literal
 
 from synth.layer.axes import PerAxis
 from synth.layer.passes import Pass
-from synth.machine.collectives import exchange_seconds
+from synth.machine.collectives import Op, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, compute_seconds
 from synth.machine.many_groups import costs_on
@@ -68,6 +68,8 @@ class _Lister:
         self.brought: dict[str, tuple[int, ...]] = {}  # layer -> the prefetch of its Ker
         self.waiting: list[Callable[[], object]] = []  # tasks to add beside the next computing
         self.margins = _Margins(plan, machine) if plan.margins is not None else None
+        self.copied = self.margins.covered if self.margins and plan.request.training else frozenset()
+        self.whole |= self.copied
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
@@ -103,6 +105,9 @@ class _Lister:
             for node, _ in reversed(nodes):
                 for number in range(1, len(timers[node.name].wanted(True))):
                     self._layer(node.name, timers[node.name], number)
+            first = nodes[0][0].name
+            if first in self.last:
+                self._rows_of_others(None, (self.last[first],), backward=True)
         self.add_waiting()
         return self.made
 
@@ -176,26 +181,50 @@ class _Lister:
         if not before:
             before = (self.after,) if number else self.first
         if number == 1:
-            before = self._moved_behind(name, True, before)
+            before = self._rows_of_others(name, self._moved_behind(name, True, before), backward=True)
         last = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
         if not number:
             (last,) = self._rows_of_others(name, self._moved_behind(name, False, (last,)))
         self.last[name] = last
-        if time.pass_ == "backward-filter" and name in self.whole:
+        if time.pass_ == "backward-filter" and name in self.copied:
+            self.last[name] = self._sums_of_copies(name, timer, last)
+        elif time.pass_ == "backward-filter" and name in self.whole:
             self.waiting.append(partial(self._bucket, name, timer, last))
 
-    def _rows_of_others(self, layer: str | None, needs: tuple[int, ...]) -> tuple[int, ...]:
-        """Rows of others behind a layer, or of the network's input (None): computed, then fetched."""
-        for more in self.margins.behind(layer) if self.margins else ():
+    def _sums_of_copies(self, name: str, timer: LayerTimer, last: int) -> int:
+        """The gradients of a layer with margins are added at their owners, and return to all ranks."""
+        size, group = timer.sizes["Ker"], timer.groups["Ker"]
+        if group.size == 1 or not self.plan.network.nodes[name].weighted:
+            return last
+        ops: tuple[Op, ...] = ("reduce_scatter", "all_gather")
+        for made in (costs_on(self.machine)(op, size, group) for op in ops):
+            sent = made.bytes_at
+            last = self._add(Task(f"{name} Ker sums", "network", (made.seconds,) * 2, (last,), sent, name))
+        return last
+
+    def _rows_of_others(
+        self, layer: str | None, needs: tuple[int, ...], backward: bool = False
+    ) -> tuple[int, ...]:
+        """Rows of others behind a layer, or of the network's input (None): computed, then fetched.
+
+        backward: their gradients return, then those of what was computed are made.
+        """
+        for more in self.margins.behind(layer, backward) if self.margins else ():
             name, work, fetched, words = more
+            made = list[Task]()
+            back = " back" * backward
             if work:
-                task = Task(f"{name} rows of others", "compute", (work, work), needs, (), layer or name)
-                needs = (self._add(task),)
+                made.append(
+                    Task(f"{name} rows of others{back}", "compute", (work,) * 2, (), (), layer or name)
+                )
             if words:
                 sent = [0.0] * len(self.machine.levels)
                 outermost = split_over(self.machine, self.plan.request.procs).units()[-1][0]
                 sent[outermost] = float(words * self.plan.word_bytes)
-                task = Task(f"{name} rows", "network", (fetched, fetched), needs, tuple(sent), layer or name)
+                task = Task(f"{name} rows{back}", "network", (fetched,) * 2, (), tuple(sent), layer or name)
+                made.append(task)
+            for task in reversed(made) if backward else made:
+                task.needs = needs
                 needs = (self._add(task),)
         return needs
 
@@ -205,22 +234,27 @@ class _Margins:
 
     def __init__(self, plan: NetworkPlan, machine: Machine) -> None:
         assert plan.margins is not None
-        self.covered, self.network = plan.margins.layers, plan.network
+        self.covered, self.network, self.back = plan.margins.layers, plan.network, plan.margins.back
         graph = row_graph(plan.network, plan.placed_grids, plan.request.procs)
-        self.walked, self.prices = walk(graph, plan.margins.rows), SecondPrices(plan.network, machine)
+        kinds = zip(plan.network.planned, plan.layer_classes, strict=True)
+        passes = {node.name: kind.passes(True) for node, kind in kinds} if plan.request.training else None
+        self.walked = walk(graph, plan.margins.rows)
+        self.prices = SecondPrices(plan.network, machine, passes)
 
-    def behind(self, layer: str | None) -> Iterator[tuple[str, float, float, int]]:
+    def behind(self, layer: str | None, backward: bool = False) -> Iterator[tuple[str, float, float, int]]:
         """Tensors of a layer: name, seconds of computing and of fetching rows of others, fetched words.
 
-        As of own rows, only layers with a loop nest take time to compute.
+        As of own rows, only layers with a loop nest take time to compute. backward: of the gradients.
         """
-        for name, tensor in self.walked.graph.items():
+        graph = self.walked.graph
+        for name, tensor in reversed(graph.items()) if backward else graph.items():
             boxes = self.walked.boxes[name]
             if self.network.parts[name][0].node == layer:
                 more = name == layer and tensor.covered
-                work = float(self.prices.computing(tensor, boxes.computed)[0]) if more else 0.0
+                work = float(self.prices.computed(tensor, boxes.computed)[backward][0]) if more else 0.0
                 fetched = float(self.prices.fetching(tensor, *boxes)[0])
-                yield name, work, fetched, int(self.walked.fetched(name).max())
+                words = self.back.get(name, 0) if backward else int(self.walked.fetched(name).max())
+                yield name, work, fetched, words
 
 
 class _PassTasks:

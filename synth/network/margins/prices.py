@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from synth.layer.axes import X_AXES, Axis
-from synth.layer.passes import Pass
+from synth.layer.passes import Pass, Passes
 from synth.machine.collectives import Group, exchange_seconds
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import compute_seconds
@@ -63,10 +63,19 @@ class WordPrices:
 
 
 class SecondPrices:
-    """Seconds on a machine, by the formulas of the layers: see `step_time.layer_times`."""
+    """Seconds on a machine, by the formulas of the layers: see `step_time.layer_times`.
 
-    def __init__(self, network: Network, machine: Machine) -> None:
-        self.network, self.machine = network, machine
+    passes: layer -> its passes, in training. graded: as for `WordPrices`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        machine: Machine,
+        passes: Mapping[str, Passes] | None = None,
+        graded: Container[str] = (),
+    ) -> None:
+        self.network, self.machine, self.passes, self.graded = network, machine, passes, graded
         layer = network.planned[0].layer
         assert layer is not None
         self.word_bytes = layer.nest.word_bytes
@@ -78,13 +87,16 @@ class SecondPrices:
         return self.machine.compute.exchange * crowded
 
     def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
-        """Seconds of one exchange: its start, latencies, and the words of the rank that receives most."""
+        """Seconds of one exchange: its start, latencies, and the words of the rank that receives most.
+
+        Gradients that return take as long.
+        """
         words = by_choice(fetched_words(need, computed), tensor)
         grid = tensor.placed.grid
         cut = [axis for axis in X_AXES if getattr(grid, axis) > 1]
         counts = [_senders(FLAT.index(axis), tensor, need, computed).tolist() for axis in cut]
         call = self.call(grid.size)
-        return np.array(
+        return (1 + (tensor.name in self.graded)) * np.array(
             [
                 self._exchange(tensor, most * self.word_bytes, dict(zip(cut, senders, strict=True))) + call
                 if most
@@ -103,21 +115,29 @@ class SecondPrices:
         return exchange_seconds(self.machine, size, self._groups[tensor.placed][axes], count)
 
     def computing(self, tensor: RowTensor, computed: Array) -> Array:
-        """Seconds beyond those of the own rows, of the rank that computes longest."""
-        node = self.network.nodes.get(tensor.name)
-        if node is None or self.network.parts[node.name][0].node is None:
-            return np.zeros(computed.shape[2] // tensor.own.shape[2])  # what follows the input has no price
-        own = self._seconds(node, tensor, tensor.own)
-        more: Array = np.maximum(0.0, self._seconds(node, tensor, computed) - own)
-        return more
+        """Seconds beyond those of the own rows, of the rank that computes longest; of all passes."""
+        forward, backward = self.computed(tensor, computed)
+        return forward + backward
 
-    def _seconds(self, node: Node, tensor: RowTensor, boxes: Array) -> Array:
-        """By choice."""
+    def computed(self, tensor: RowTensor, computed: Array) -> tuple[Array, Array]:
+        """The same of the forward pass, and of the backward passes."""
+        node = self.network.nodes.get(tensor.name)
+        nothing = np.zeros(computed.shape[2] // tensor.own.shape[2])
+        if node is None or self.network.parts[node.name][0].node is None:
+            return nothing, nothing  # what follows the input has no price
+        own, more = (self._seconds(node, tensor, boxes) for boxes in (tensor.own, computed))
+        forward, backward = (np.maximum(0.0, one - other) for one, other in zip(more, own, strict=True))
+        return forward, backward
+
+    def _seconds(self, node: Node, tensor: RowTensor, boxes: Array) -> tuple[Array, Array]:
+        """By choice, forward and backward."""
         compute = self.machine.compute
         if node.layer is None:
-            touched, size = accesses(node, inference=True)[0], sizes(boxes) * float(self.word_bytes)
+            size = sizes(boxes) * float(self.word_bytes)
             rate = compute.bandwidth or compute.rate
-            found = touched * size / rate + compute.new(size) * (touched > 0)
+            touched = accesses(node, inference=self.passes is None)
+            each = [n * size / rate + compute.new(size) * (n > 0) for n in touched]
+            found = each if self.passes is not None else [each[0], np.zeros_like(each[0])]
         else:
             nest = node.layer.nest
             lengths = (boxes[:, 1] - boxes[:, 0]).astype(np.float64)
@@ -126,12 +146,19 @@ class SecondPrices:
                 for axis in X_AXES
             }
             work = nest.extents._replace(**parts)
-            pass_: Pass = "backward-data" if node.layer.transposed else "forward"
-            found = compute_seconds(self.machine, nest, work, node.weighted, pass_)
+            first: Pass = "backward-data" if node.layer.transposed else "forward"
+            found = [
+                sum(
+                    (compute_seconds(self.machine, nest, work, node.weighted, each) for each in some),
+                    0.0 * lengths[0],
+                )
+                for some in ((first,), (self.passes or {}).get(node.name, ())[1:])
+            ]
             if not node.weighted:
-                found = found + compute.tap * nest.taps * math.prod(work)
+                found[0] = found[0] + compute.tap * nest.taps * math.prod(work)
         crowded = float(self.machine.crowded(float(tensor.placed.grid.size)))
-        return crowded * by_choice(found, tensor)
+        forward, backward = (crowded * by_choice(each, tensor) for each in found)
+        return forward, backward
 
 
 def _senders(at: int, tensor: RowTensor, need: Array, computed: Array) -> Array:

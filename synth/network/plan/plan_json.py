@@ -179,7 +179,7 @@ def _check(plan: NetworkPlanEntry) -> None:
     if len({(edge.from_, edge.to, edge.onto) for edge in plan.redistributions}) < len(plan.redistributions):
         raise UsageError("redistributions names one edge twice")
     if plan.margins is not None:
-        _check_margins(plan.margins, in_words if training else "ker" in plan.kept)
+        _check_margins(plan.margins, training or "ker" in plan.kept)
     _check_totals(plan)
 
 
@@ -205,7 +205,7 @@ def _check_edge(edge: EdgeRow, key: str, names: set[str], in_words: bool) -> Non
 
 def _check_margins(margins: MarginsEntry, allowed: bool) -> None:
     if not allowed:
-        raise UsageError("margins is there, but the plan is neither of inference nor of training for words")
+        raise UsageError("margins is there, but the plan is neither of inference nor of training")
     if any(each.back > each.words for each in margins.tensors):
         raise UsageError("margins.tensors has a gradient of more words than move")
     if len({each.name for each in margins.tensors}) < len(margins.tensors):

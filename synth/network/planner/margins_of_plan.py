@@ -43,7 +43,7 @@ def with_margins(
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
     graph = row_graph(network, plain, request.procs)
     graded = _graded(plan, graph)
-    costs: _Costs = _Words(plan, exchange, graded) if steps is None else _Seconds(plan, steps)
+    costs: _Costs = _Words(plan, exchange, graded) if steps is None else _Seconds(plan, steps, graph, graded)
     if not _covered(graph):
         return plan
     without = evaluated(graph, {}, graded=graded)
@@ -155,21 +155,26 @@ class _Words:
 class _Seconds:
     """Seconds of computing own rows and those of others, of exchanges, and of what follows layers."""
 
-    def __init__(self, plan: NetworkPlan, steps: TimedSteps) -> None:
-        machine = plan.request.machine
+    def __init__(self, plan: NetworkPlan, steps: TimedSteps, graph: RowGraph, graded: frozenset[str]) -> None:
+        machine, training = plan.request.machine, plan.request.training
         assert machine is not None
-        self.plan, self.steps, self.prices = plan, steps, SecondPrices(plan.network, machine)
-        plain = [replace(each, turned=()) for each in plan.placed_grids]
         names = [node.name for node in plan.network.planned]
+        kinds = zip(names, plan.layer_classes, strict=True)
+        passes = {name: kind.passes(True) for name, kind in kinds} if training else None
+        self.plan, self.steps = plan, steps
+        self.prices = SecondPrices(plan.network, machine, passes, graded)
+        self.plain = [replace(each, turned=()) for each in plan.placed_grids]
         self.place = {name: i for i, name in enumerate(names)}
-        self.alone = steps.without_halos(plain)
+        self.covered = {self.place[name] for name in _covered(graph) if name in self.place}
+        self.alone = steps.with_margins(self.plain, self.covered, plan.whole)
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
         """Seconds by input rows less those of the own rows."""
         at = self.place[name]
-        grids = [*self.plan.placed_grids]
+        grids = [*self.plain]
         grids[at] = placed
-        return self.steps.by_layer(grids)[at].total - self.alone[at].total
+        others = self.covered - {at}
+        return self.steps.with_margins(grids, others, self.plan.whole)[at].total - self.alone[at].total
 
     def moved(self, edge: Edge) -> float:
         """Seconds."""
@@ -191,17 +196,19 @@ class _Seconds:
         """Covered layers exchange nothing; seconds of rows of others count with the layer before them."""
         assert made.timed is not None
         network, graph = made.network, found.walked.graph
-        layers, covered = list(made.timed.layers), _covered(graph)
-        by_layer = self.steps.by_layer(made.placed_grids)
-        for i, _, by_input_rows in _changed(made, choice, covered):
-            layers[i] = by_layer[i] if by_input_rows else self.alone[i]
+        covered = {self.place[name] for name in _covered(graph) if name in self.place}
+        layers = self.steps.with_margins(made.placed_grids, covered, made.whole)
         for name, tensor in graph.items():
             layer = network.parts[name][0].node
             if tensor.covered and layer is not None:
-                more = float(self.prices.computing(tensor, found.walked.boxes[name].computed)[0])
-                at = self.place[layer]
-                layers[at] = replace(layers[at], forward=layers[at].forward + more)
-        timed = replace(made.timed, layers=tuple(layers))
+                more, back = self.prices.computed(tensor, found.walked.boxes[name].computed)
+                each = layers[self.place[layer]]
+                wider = replace(
+                    each, forward=each.forward + float(more[0]), backward=each.backward + float(back[0])
+                )
+                layers[self.place[layer]] = wider
+        whole = tuple(each and i not in covered for i, each in enumerate(made.whole))
+        timed = replace(made.timed, layers=tuple(layers), whole=whole)
         return replace(made, timed=timed, layer_costs=tuple(each.total for each in layers))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -83,21 +83,30 @@ class TimedSteps:
             return None
         return timed(self.step(options), chosen, partial(self._may_be_whole, options))
 
-    def without_halos(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerSeconds]:
-        """Layer -> its seconds on a grid in a forward pass, if it need not exchange rows."""
-        machine, found = self.request.machine, list[LayerSeconds]()
-        assert machine is not None
-        rows = self._times(placed_grids)
-        for placed, times, each in zip(placed_grids, rows, self._by_layer(rows), strict=True):
-            halo = float(times.halo[0])
-            call = machine.compute.exchange * float(machine.crowded(float(placed.grid.size)))
-            forward = each.forward - call * (halo > 0)
-            found.append(replace(each, forward=forward, comm_forward=each.comm_forward - halo))
-        return found
+    def with_margins(
+        self, placed_grids: Sequence[PlacedGrid], covered: Container[int], whole: Sequence[bool]
+    ) -> list[LayerSeconds]:
+        """Layer -> its seconds on a grid, where some layers need not exchange rows.
 
-    def by_layer(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerSeconds]:
-        """Layer -> its seconds on a grid in a forward pass with resident weights."""
-        return self._by_layer(self._times(placed_grids))
+        covered: these layers, by place. whole: of the others, which hold whole weights. In training every
+        rank has the whole weights of a covered layer; sums of its gradients return, and nothing hides that.
+        """
+        machine, rows = self.request.machine, self._times(placed_grids)
+        assert machine is not None
+        calls = [machine.compute.exchange * float(machine.crowded(float(p.grid.size))) for p in placed_grids]
+        given = [
+            each.with_margins(np.array([call])) if i in covered else each
+            for i, (each, call) in enumerate(zip(rows, calls, strict=True))
+        ]
+        hides, training = self.request.hides, self.request.training
+        step = StepSeconds(machine, given, self.followed, self._may(), training, hides)
+        keeps = [each and i not in covered for i, each in enumerate(whole)]
+        found = step.by_layer([0] * len(rows), keeps)
+        for i, (each, call) in enumerate(zip(rows, calls, strict=True)):
+            sums = float(each.gathered[0] + each.reduced[0])
+            if training and i in covered and sums:
+                found[i] = replace(found[i], exchange=found[i].exchange + sums + 2 * call)
+        return found
 
     def _times(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerTimes]:
         rows = list[LayerTimes]()
@@ -106,12 +115,6 @@ class TimedSteps:
             assert timed is not None
             rows.append(timed.rows([placed]))
         return rows
-
-    def _by_layer(self, rows: Sequence[LayerTimes]) -> list[LayerSeconds]:
-        machine = self.request.machine
-        assert machine is not None
-        step = StepSeconds(machine, rows, self.followed, self._may(), False, self.request.hides)
-        return step.by_layer([0] * len(rows), [False] * len(rows))
 
     def least(self, network: Network, price: Price, cost: float) -> float:
         """A lower bound of the seconds of every plan of the family.

@@ -42,8 +42,8 @@ UPDATE = 8  # accesses of an update by SGD with momentum: scale it (2), add the 
 class LayerTimes(NamedTuple):
     """Seconds by placed grid.
 
-    forward, backward: computing, and what of the moves of In and Out nothing hides. halo: the exchanges of
-    rows in the forward pass therein. computing_forward,
+    forward, backward: computing, and what of the moves of In and Out nothing hides. halo, halo_backward: the
+    exchanges of rows therein, and of Ker that a backward pass gathers again. computing_forward,
     computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
     gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
     the all-reduces of buckets, if every rank holds whole slices of Ker. fills: its bytes as a part of a full
@@ -70,10 +70,30 @@ class LayerTimes(NamedTuple):
     touch: Seconds
     fresh: Seconds
     halo: Seconds
+    halo_backward: Seconds
 
     def at(self, rows: Sequence[int] | NDArray[np.intp] | slice) -> LayerTimes:
         """The seconds of some of the placed grids."""
         return LayerTimes(*(each[rows] for each in self))
+
+    def with_margins(self, call: Seconds) -> LayerTimes:
+        """The same, if rows of others are known, and every rank has the whole weights.
+
+        call: what a layer takes to start exchanges.
+        """
+        first, back = (call * (each > 0) for each in (self.halo, self.halo_backward))
+        return self._replace(
+            forward=self.forward - self.halo - first,
+            backward=self.backward - self.halo_backward - back,
+            computing_forward=self.computing_forward - first,
+            computing_backward=self.computing_backward - back,
+            gathered=0 * self.gathered,
+            reduced=0 * self.reduced,
+            averaged=0 * self.averaged,
+            update=self.update_whole,
+            halo=0 * self.halo,
+            halo_backward=0 * self.halo,
+        )
 
 
 def layer_times(
@@ -234,11 +254,8 @@ class _Timer:
         passes, saves = self.kind.passes(self.request.training), self.request.saves
         lives = {t: ends for t, ends in reuse_intervals(passes).items() if t in saves}
         zero = np.zeros(len(self.grids))
-        pass_seconds = [
-            self._computing(each)
-            + self._exposed(each, frozenset(t for t, (_, last) in lives.items() if last == each))
-            for each in passes
-        ]
+        reused = {each: frozenset(t for t, (_, last) in lives.items() if last == each) for each in passes}
+        pass_seconds = [self._computing(each) + self._exposed(each, reused[each]) for each in passes]
         gathers = sum("Ker" in reads(each) for each in passes) - ("Ker" in lives)
         moves = self.kind.weighted and not self.request.resident_weights
         gathered = self._collective("Ker", "all_gather") if moves and "Ker" in reads(passes[0]) else zero
@@ -250,9 +267,10 @@ class _Timer:
         exchanges = (halos > 0) | (self._parts("k") > 1) | (self._parts("c") > 1)
         call = call + np.where(exchanges, exchange, 0.0)
         first, back = self._pooling() + call, call * (len(passes) > 1)
+        again = max(0, gathers - 1) * gathered
         return LayerTimes(
             forward=pass_seconds[0] + first,
-            backward=sum(pass_seconds[1:], back) + max(0, gathers - 1) * gathered,
+            backward=sum(pass_seconds[1:], back) + again,
             computing_forward=self._computing(passes[0]) + first,
             computing_backward=sum((self._computing(each) for each in passes[1:]), zero) + back,
             gathered=gathered,
@@ -267,6 +285,7 @@ class _Timer:
             touch=self._touch(),
             fresh=self._fresh(),
             halo=self._rows_moved(passes[0], frozenset()),
+            halo_backward=sum((self._rows_moved(each, reused[each]) for each in passes[1:]), again),
         )
 
     def _followed_by(self, norms: str) -> bool:

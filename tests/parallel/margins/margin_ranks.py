@@ -269,17 +269,22 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
     shape, procs, found = (1, 3, 24, 20), dist.get_world_size(), {}
     path = Path(folder) / f"step-{dist.get_rank()}.json"
     asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
+    slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
+    slow.write_text(MACHINE)
     forms = ("plain", False), ("local", False), ("within", False), ("checkpointed", True), ("by_file", True)
-    for name, checkpointed in forms:
+    timed = ("timed", False), ("timed, by_file", False)
+    for name, checkpointed in (*forms, *timed):
         model = trainable(checkpointed=checkpointed)
-        if name == "by_file":
+        if name.endswith("by_file"):
             net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)
         else:
             norms: Any = "local" if name == "local" else "global"
             limit = {"memory": found["local"]["held"] - 1} if name == "within" else {}
             made = {**asked, **limit, "recompute": 0.5}
-            net = synth.parallelize(model, shape, check=False, batch_norm=norms, **made)
-            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **made)
+            seconds: dict[str, Any] = {"objective": "time", "machine": slow} if name == "timed" else {}
+            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **{**made, **seconds})
+            given = {"plan": plan, "input_gradient": True} if seconds else made
+            net = synth.parallelize(model, shape, check=False, batch_norm=norms, **given)
             path.write_text(json.dumps(to_json(plan)))
         without = synth.plan_model(model, shape, procs, **asked)
         found[name] = {
@@ -370,7 +375,6 @@ def refused(folder: str) -> list[str]:
     train = partial(synth.parallelize, model, shape, check=False)
     infer = partial(train, mode="inference")
     found = [
-        said(partial(train, recompute=0.1, objective="time")),
         said(partial(infer, recompute=0.1, plan="spatial")),
         said(partial(infer, recompute=1.5)),
         said(partial(train, plan=plan)),

@@ -85,7 +85,7 @@ def test_steps_of_models_with_checkpoints_and_batch_norms(ranks: RankPool, tmp_p
             assert sum(found["counted"]) == found["of_plan"], (name, found)
             assert found["margins"]
             assert found["fits"]
-            assert name == "within" or found["costs"][0] < found["costs"][1]
+            assert found["costs"][0] < found["costs"][1] or name in ("within", "timed", "timed, by_file")
 
 
 def test_accumulated_steps_drop_the_same_words_with_margins(ranks: RankPool) -> None:
@@ -108,8 +108,7 @@ def test_a_step_in_lower_precision_is_that_of_one_process(ranks: RankPool) -> No
 def test_what_is_not_planned_is_refused_on_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
     every = ranks.call("refused", str(tmp_path))
     assert all(each == every[0] for each in every)
-    train, given, much, plan, other = every[0]
-    assert train == "recompute=0.1 is not planned for time in a training step; give objective='words'"
+    given, much, plan, other = every[0]
     assert given == "recompute=0.1 is for a plan that is made here, but one is given; leave out one of both"
     assert much == "recompute is 1.5; it must be from 0 (no row twice) to 1 (twice the work)"
     assert plan == (
