@@ -151,7 +151,23 @@ def _attention(call: Call) -> Product | None:
     cut = list(range(rows - heads))
     if not _argument(call, "is_causal", 5, False):
         cut.append(rows)
-    return _divided(call, dims, cut)
+    on_box = on_any_box(_with_rows_together(filled(call.node)))
+    return _divided(call, dims, cut)._replace(on_box=on_box)
+
+
+def _with_rows_together(call: LocalCall) -> LocalCall:
+    """The words of a row follow each other: else torch has no blockwise attention.
+
+    It then makes the whole matrix of weights, in six times the time. Layers of maps
+    give positions whose channels lie apart.
+    """
+
+    def run(*operands: torch.Tensor) -> torch.Tensor:
+        return call(
+            *(each if each.stride(-1) == 1 else each.contiguous() for each in operands)
+        )
+
+    return run
 
 
 def _einsum(call: Call) -> Product | None:

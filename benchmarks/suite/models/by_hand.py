@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,20 +87,28 @@ class SpatialGroupNorm(nn.Module):
 
 
 class OnWhole(nn.Module):
-    """A module that needs the whole, in inference: every rank computes it from the gathered blocks."""
+    """A module that needs the whole, in inference: every rank computes it from the gathered blocks.
+
+    Its other arguments, as attention has them, are handed on.
+    """
 
     def __init__(self, plain: nn.Module, parts: Parts) -> None:
         super().__init__()
         self.plain, self.parts = plain, parts
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
+    def forward(self, share: torch.Tensor, **others: Any) -> torch.Tensor:
         """This rank's block."""
-        gathered = gathering(share, 0)().chunk(dist.get_world_size())  # blocks, the last dimension first
-        joined = list(gathered)
-        for dim in reversed(range(len(self.parts))):
-            n = self.parts[dim]
-            joined = [torch.cat(joined[at : at + n], dim + 2) for at in range(0, len(joined), n)]
-        return block(self.plain(joined[0]), self.parts)
+        gathered = gathering(share, 0)().chunk(dist.get_world_size())
+        return block(self.plain(joined(gathered, self.parts), **others), self.parts)
+
+
+def joined(blocks: Sequence[torch.Tensor], parts: Parts) -> torch.Tensor:
+    """The whole of which `block` gives these, by rank: the last dimension varies fastest."""
+    made = list(blocks)
+    for dim in reversed(range(len(parts))):
+        n = parts[dim]
+        made = [torch.cat(made[at : at + n], dim + 2) for at in range(0, len(made), n)]
+    return made[0]
 
 
 def spatial(model: nn.Module, parts: Parts, whole: tuple[str, ...] = (), norms: bool = False) -> nn.Module:

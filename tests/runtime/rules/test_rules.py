@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, cut, volume, within
@@ -199,6 +200,19 @@ def test_ranks_without_words_have_the_dtype_of_the_others(name: str) -> None:
                     rule = rule_of(call, operators, sources, me)
                     made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
                     assert made.dtype == wanted, (me, low, rule.out.boxes)
+
+
+def test_attention_of_maps_never_makes_the_whole_matrix() -> None:
+    """Their channels lie apart, of which torch has no blockwise kernel."""
+    model = Applied(CASES["attention"])
+    graph, operators = traced(model, [SHAPE, SHAPE], torch.float32), Operators({}, {})
+    (call,) = (operators.call(node) for node in graph.nodes if node.op.startswith("call"))
+    sources = {each: random_layout(random.Random(0), SHAPE) for each in call.inputs}
+    apart = torch.randn(SHAPE).mT
+    for me in range(RANKS):
+        rule = rule_of(call, operators, sources, me)
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):  # raises where it cannot be taken
+            rule.call(*(read(each, apart, me) for each in rule.operands))
 
 
 def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
