@@ -2,14 +2,14 @@
 
     torchrun --nproc-per-node=4 -m benchmarks.patch_decoding [NAME ...] [--side 32] [--output FILE]
 
-The models are those of `vae_families`, with random weights in float32, on larger latents. By hand, as serving
-projects have it: the image is cut into blocks with the smallest halos, every convolution of more than one
-tap exchanges its halo, group normalizations sum two words of a group over all ranks, attention is computed from
-the gathered map, and the blocks of the image are gathered. Ours gives the whole image to every rank, too. Rounds
-alternate; seconds are medians, processor seconds are those of all ranks. Bytes are what the busiest rank
-receives, as the kernel counts them on its sockets. "error" is the largest distance from one process by its
-largest word. That of tiles is of `enable_tiling` with tiles of half the side and a quarter of overlap, for
-which ranks exchange nothing.
+The models are those of `vae_families`, with random weights in float32, on larger latents. By hand, as
+serving projects have it: the image is cut into blocks with the smallest halos, every convolution of more
+than one tap exchanges its halo, group normalizations sum two words of a group over all ranks, attention is
+computed from the gathered map, and the blocks of the image are gathered. Ours gives the whole image to
+every rank, too. Rounds alternate; seconds are medians, processor seconds are those of all ranks. Bytes are
+what the busiest rank receives, as the kernel counts them on its sockets. "error" is the largest distance
+from one process by its largest word. That of tiles is of `enable_tiling` with tiles of half the side and a
+quarter of overlap, for which ranks exchange nothing.
 """
 
 from __future__ import annotations
