@@ -227,9 +227,11 @@ def _reason(error: Exception) -> str:
     unknown = re.match(UNKNOWN_SHAPE, reason)
     if unknown:
         name = unknown[1] or unknown[2]
+        places = "index by numbers that are made before (mask.nonzero()), or "
         return (
-            f"torch knows the shape of what {name} gives only from values; call it on"
-            " what the network gives, outside of the model"
+            f"torch knows the shape of what {name} gives only from values;"
+            f" {places if name == 'nonzero' else ''}call it on what the network gives,"
+            " outside of the model"
         )
     if re.search("meta tensor|it's on meta", reason):  # which has no values
         return (

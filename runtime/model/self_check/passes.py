@@ -31,8 +31,8 @@ class Pass:
     """What a pass gives, whole, by names.
 
     gradients: of parameters and inputs, of one number that all outputs go into; None
-    for what it does not depend on. state: of buffers after the pass. values, slopes: of
-    calls, by their nodes, and the gradients of these values, if they were looked at.
+    for what it does not depend on. state: of buffers after the forward pass: checkpoints
+    may change them again. values, slopes: of calls, by their nodes, and the gradients of these values, if they were looked at.
     """
 
     outputs: Values
@@ -145,6 +145,7 @@ class Pair:
                 hook.remove()
         wholes = [_whole(each) for each in given.tensors]
         made.outputs = _detached(zip(given.names, wholes, strict=True))
+        made.state = {n: _whole(each).clone() for n, each in net.named_buffers()}
         loss = weighted(wholes) if self.gradients else None
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -159,7 +160,6 @@ class Pair:
         }
         for _, each in found:
             each.grad = None
-        made.state = {n: _whole(each).clone() for n, each in net.named_buffers()}
 
 
 def run_model(

@@ -16,6 +16,7 @@ import torch
 from small_networks import Residual
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from wild import Deep, Noisy, wild
 from zoo import as_they_are, own, tiny
 
@@ -196,6 +197,22 @@ def test_a_backward_pass_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Drop, "backward", staticmethod(fails))
     with pytest.raises(synth.CheckError, match=r"^the backward pass fails on ranks.*: no such rows"):
         synth.check(Parts(), (4, 4, 4, 4))
+
+
+class Again(nn.Module):
+    """Computes statistics again in the backward pass, which changes them again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(self.part, x, use_reentrant=False)
+        return made
+
+
+def test_statistics_are_those_of_the_forward_pass() -> None:
+    assert synth.check(Again(), (2, 4, 8, 8)).modes == ("training", "evaluation")
 
 
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout2d, nn.AlphaDropout])
