@@ -31,8 +31,9 @@ class Pass:
     """What a pass gives, whole, by names.
 
     gradients: of parameters and inputs, of one number that all outputs go into; None
-    for what it does not depend on. state: of buffers after the forward pass: checkpoints
-    may change them again. values, slopes: of calls, by their nodes, and the gradients of these values, if they were looked at.
+    for what it does not depend on. state: of buffers after the forward pass, as a
+    checkpoint may change them again. values, slopes: of calls, by their nodes, and the
+    gradients of these values, if they were looked at.
     """
 
     outputs: Values
