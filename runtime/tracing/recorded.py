@@ -33,6 +33,13 @@ def function_name(func: Any) -> str:
     return str(getattr(func, "__name__", "call")).strip("_")
 
 
+def by_mode(module: nn.Module) -> bool:
+    """Whether what a module computes, apart from its parts, may depend on its mode."""
+    code = getattr(type(module).forward, "__code__", None)
+    named = code is None or "training" in code.co_names
+    return named or isinstance(module, nn.modules.batchnorm._NormBase)
+
+
 def sets_requires_grad(func: Any) -> bool:
     """Whether a function is the assignment to `requires_grad`."""
     return getattr(func, "__self__", None) is vars(torch._C.TensorBase)["requires_grad"]

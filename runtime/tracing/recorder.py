@@ -30,6 +30,7 @@ from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.recorded import (
+    by_mode,
     function_name,
     is_one_call,
     mapped,
@@ -119,6 +120,7 @@ class Recorder(TorchFunctionMode):
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
+        self.modes = {name: each.training for name, each in model.named_modules()}
         hooks = []
         for name, module in model.named_modules():
             enter = partial(self._enter, name)
@@ -185,6 +187,7 @@ class Recorder(TorchFunctionMode):
         used = list(tensors_in((args, kwargs)))
         computed = any(self.computed(values) for values in used)
         before = [values._version for values in used]
+        frozen = [values.requires_grad for values in used]
         self.calls = True
         try:
             result = made_of(func, args, kwargs)
@@ -197,6 +200,13 @@ class Recorder(TorchFunctionMode):
         if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)
+        for values, known in zip(used, frozen, strict=True):
+            if values.requires_grad != known and isinstance(values, nn.Parameter):
+                name = self.stored.get(id(values), "a parameter")
+                raise ValueError(
+                    f"forward changes requires_grad of {name}, which the ranks would"
+                    f" not do; set it outside, or use {name}.detach(){in_user_code()}"
+                )
         results = list(tensors_in(result))
         pairs = zip(used, before, strict=True)
         changed = [values for values, version in pairs if values._version != version]
@@ -312,6 +322,12 @@ class Recorder(TorchFunctionMode):
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Begin a module. Returns its arguments on "meta" if it is recorded as one."""
         self.path.append(name)
+        if module.training != self.modes.get(name, module.training) and by_mode(module):
+            raise ValueError(
+                f"forward puts {name or 'the model'} into another mode and calls it,"
+                " which the ranks would not do; do that outside of forward, or in"
+                f" train(){in_user_code()}"
+            )
         if self.depth:
             self.depth += 1
         elif is_one_call(module, args, kwargs) and any(

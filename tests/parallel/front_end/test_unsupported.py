@@ -65,6 +65,7 @@ class Does(nn.Module):
         super().__init__()
         self.conv, self.scale, self.what = conv(), nn.Parameter(torch.ones(8, 1, 1)), what
         self.register_buffer("mean", torch.zeros(8, 8, 8))
+        self.norm = nn.InstanceNorm2d(8, track_running_stats=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.what(self, self.conv(x))
@@ -169,6 +170,17 @@ def by_chance_of_its_own(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x * 2 if OWN_CHANCE.random() < 2 else x
 
 
+def evaluates(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.norm.train(not self.training)
+    made: torch.Tensor = self.norm(x)
+    return made
+
+
+def freezes(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.scale.requires_grad_(not self.scale.requires_grad)
+    return x * self.scale
+
+
 def counts_on(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x * next(COUNTED)
 
@@ -248,6 +260,14 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(by_chance_of_numpy), "Does draws from random numbers of Python or numpy in forward, which would"),
     (Does(by_chance_of_its_own), "Does draws from random numbers of Python or numpy in forward, which would"),
     (Does(counts_on), "forward reads COUNTED, a count, whose next values the ranks would not take: they"),
+    (
+        Does(evaluates),
+        "forward puts norm into another mode and calls it, which the ranks would not do;",
+    ),
+    (
+        Does(freezes),
+        "forward changes requires_grad of scale, which the ranks would not do; set it outside, or",
+    ),
     (Does(lambda self, x: None), "the model gives no tensor; let its forward return one"),
     (Does(lambda self, x: (x, self.scale)), "the model gives scale as output.1, which is no result of its"),
     (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),
