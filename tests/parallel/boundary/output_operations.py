@@ -91,6 +91,7 @@ SHAPED: dict[str, Operation] = {
     "no rows": lambda o: o[:, :, 3:3],
     "joined along rows": lambda o: torch.cat([o[:, :, :3], OTHER[:, :, :2], o], 2),
     "joined along channels": lambda o: torch.cat([OTHER, o], 1),
+    "both halves": lambda o: torch.mul(*o.chunk(2, 1)),
     "joined with itself": lambda o: torch.cat([o, o], 1),
     "joined along samples": lambda o: torch.cat([o, o.flip(0)], 0),
     "unfold": lambda o: o.unfold(2, 3, 1),
