@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ NAMES = (
 )
 # (name, arguments) -> the state when it was read, and the line
 Switches = dict[tuple[str, tuple[Any, ...]], tuple[Any, str]]
-_noted: list[Switches] = []  # of the models that run
+NOTED: ContextVar[Switches | None] = ContextVar("NOTED", default=None)  # of a run
 
 
 @contextmanager
@@ -42,13 +43,13 @@ def read_by_users(found: Switches) -> Iterator[None]:
 
         return read
 
-    _noted.append(found)
+    before = NOTED.set(found)
     for name in NAMES:
         setattr(torch, name, noting(name))
     try:
         yield
     finally:
-        _noted.pop()
+        NOTED.reset(before)
         for name, function in own.items():
             setattr(torch, name, function)
 
@@ -56,8 +57,9 @@ def read_by_users(found: Switches) -> Iterator[None]:
 def note_attribute(getter: Any, file: str) -> None:
     """Note that an attribute of a tensor was read in a file, if it is of autograd."""
     name = getattr(getattr(getter, "__self__", None), "__name__", "")
-    if name in ATTRIBUTES and _noted and is_users(file):
-        _noted[-1].setdefault(("requires_grad", ()), (None, in_user_code()))
+    found = NOTED.get()
+    if name in ATTRIBUTES and found is not None and is_users(file):
+        found.setdefault(("requires_grad", ()), (None, in_user_code()))
 
 
 def require_same(

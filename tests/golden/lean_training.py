@@ -339,9 +339,9 @@ def main():
         made = run(in_own, ker_own, dout_own, at)
         if sys.argv[1:]:
             results = zip(RESULTS, made, one_process(), strict=True)
-            for (name, tensor), shard, whole in results:
+            for (name, tensor), own, whole in results:
                 right = whole[within(owned(tensor, at), [(0, n) for n in whole.shape])]
-                if shard.shape != right.shape or not ((shard - right).abs() < 0.5).all():
+                if own.shape != right.shape or not ((own - right).abs() < 0.5).all():
                     faults.append(f"rank {rank}: {name} differs from one process")
         planned = WORDS[max(first for first in WORDS if first <= rank)]
         if planned not in (RECEIVED, {}):
