@@ -91,11 +91,15 @@ Rule = Callable[[Call], Product | None]
 
 
 def _divided(
-    call: Call, dims: Sequence[Dims], cut: Sequence[int], multiply_adds: int = 0
+    call: Call,
+    dims: Sequence[Dims],
+    cut: Sequence[int],
+    multiply_adds: int = 0,
+    on_box: Callable[[Box], LocalCall] | None = None,
 ) -> Product:
-    """A call that does the same with the slices of every box."""
-    node = call.node
-    on_box, operands = on_any_box(filled(node)), tuple(nodes_of(node))
+    """on_box: None for a call that does the same with the slices of every box."""
+    on_box = on_box or on_any_box(filled(call.node))
+    operands = tuple(nodes_of(call.node))
     return Product(on_box, operands, tuple(dims), tuple(cut), multiply_adds)
 
 
@@ -152,7 +156,7 @@ def _attention(call: Call) -> Product | None:
     if not _argument(call, "is_causal", 5, False):
         cut.append(rows)
     on_box = on_any_box(_with_rows_together(filled(call.node)))
-    return _divided(call, dims, cut)._replace(on_box=on_box)
+    return _divided(call, dims, cut, on_box=on_box)
 
 
 def _with_rows_together(call: LocalCall) -> LocalCall:
@@ -214,8 +218,7 @@ def _convolution(call: Call) -> Product | None:
     dims, on_box = computed_kernel(module, tuple(values[0].shape), call.out)
     words = values[0].numel() if "transpose" in call.word else math.prod(call.out)
     work = words * math.prod(values[1].shape[1:])
-    found = _divided(call, dims[: len(nodes)], range(len(call.out)), work)
-    return found._replace(on_box=on_box)
+    return _divided(call, dims[: len(nodes)], range(len(call.out)), work, on_box)
 
 
 OPERANDS = ("input", "weight", "bias")

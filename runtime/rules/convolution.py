@@ -61,14 +61,24 @@ def computed_kernel(
     per, reads = out[1] // module.groups, whole[1] // module.groups
     channels = Groups(1, per, reads)
     taps = (None,) * (len(whole) - 1)
-    if isinstance(module, TRANSPOSED):
-        spans = _rows_of_transposed(module, whole, out)
-        dims: tuple[Dims, ...] = (0, channels, *spans), (channels, *taps), (1,)
-        return dims, lambda box: _ComputedTransposed(module, spans, box, per, reads)
-    windows = _windows(module, whole)
-    rows = (Windows(dim, window) for dim, window in enumerate(windows, 2))
-    dims = (0, channels, *rows), (1, *taps), (1,)
-    return dims, lambda box: _Computed(windows, box, per, reads)
+    rows: tuple[Access, ...]
+    if transposed := isinstance(module, TRANSPOSED):
+        rows = spans = _rows_of_transposed(module, whole, out)
+
+        def on_part(box: Box, groups: int) -> LocalCall:
+            first = tuple(low for low, _ in read_box(spans, box))
+            return _transposed_call(module, box, first, groups)
+
+    else:
+        windows = _windows(module, whole)
+        rows = tuple(Windows(dim, window) for dim, window in enumerate(windows, 2))
+
+        def on_part(box: Box, groups: int) -> LocalCall:
+            return _Convolution(windows, box, groups)
+
+    kernel = channels if transposed else 1
+    dims: tuple[Dims, ...] = (0, channels, *rows), (kernel, *taps), (1,)
+    return dims, lambda box: _Computed(box, per, reads, transposed, on_part)
 
 
 def _windows(module: Any, whole: Sequence[int]) -> tuple[Window, ...]:
@@ -127,12 +137,15 @@ class _Computed:
     """The own box of the result, from the channels of its groups and their kernel.
 
     per: channels of the result in a group. reads: channels that each of these reads.
+    transposed: whether the kernel has the channels that are read first. on_part: what
+    computes a box of some whole groups, or of a part of one.
     """
 
-    windows: tuple[Window, ...]
     own: Box
     per: int
     reads: int
+    transposed: bool
+    on_part: Callable[[Box, int], LocalCall]
 
     def __call__(
         self,
@@ -141,44 +154,22 @@ class _Computed:
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One call of torch for whole groups, and for each part of one."""
-        return by_groups(self, shard, bias, lambda part: part.on(weight, 0))
+        made = []
+        for part in _parts(self.own[1], self.per, self.reads):
+            box = self.own[0], (part.low, part.high), *self.own[2:]
+            given = shard.narrow(1, part.first, part.channels)
+            own_bias = None if bias is None else part.on(bias)
+            kernel = self._kernel(weight, part)
+            made.append(self.on_part(box, part.groups)(given, kernel, own_bias))
+        return made[0] if len(made) == 1 else torch.cat(made, 1)
 
-    def on_part(self, box: Box, groups: int) -> LocalCall:
-        """What computes channels of whole groups, or of a part of one."""
-        return _Convolution(self.windows, box, groups)
-
-
-@dataclass(frozen=True)
-class _ComputedTransposed:
-    """The same, transposed. module: has its arguments. rows: that are read."""
-
-    module: Any
-    rows: tuple[Spans, ...]
-    own: Box
-    per: int
-    reads: int
-
-    def __call__(
-        self,
-        shard: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """One call of torch for whole groups, and for each part of one."""
-
-        def kernel(part: _Part) -> torch.Tensor:
-            given = weight.narrow(0, part.first, part.channels)
-            if part.high - part.low >= self.per:
-                return given
-            return given.narrow(1, part.low % self.per, part.high - part.low)
-
-        return by_groups(self, shard, bias, kernel)
-
-    def on_part(self, box: Box, groups: int) -> LocalCall:
-        """What computes channels of whole groups, or of a part of one."""
-        reads = read_box(self.rows, box)
-        first = tuple(low for low, _ in reads)
-        return _transposed_call(self.module, box, first, groups)
+    def _kernel(self, weight: torch.Tensor, part: _Part) -> torch.Tensor:
+        if not self.transposed:
+            return part.on(weight)
+        given = weight.narrow(0, part.first, part.channels)
+        if part.high - part.low >= self.per:
+            return given
+        return given.narrow(1, part.low % self.per, part.high - part.low)
 
 
 class _Part(NamedTuple):
@@ -195,9 +186,9 @@ class _Part(NamedTuple):
     channels: int
     start: int
 
-    def on(self, values: torch.Tensor, dim: int) -> torch.Tensor:
-        """The channels of this part, of those of the box."""
-        return values.narrow(dim, self.low - self.start, self.high - self.low)
+    def on(self, values: torch.Tensor) -> torch.Tensor:
+        """The channels of this part, of those of the box, the first dimension."""
+        return values.narrow(0, self.low - self.start, self.high - self.low)
 
 
 def _parts(rows: Interval, per: int, reads: int) -> Iterator[_Part]:
@@ -211,22 +202,6 @@ def _parts(rows: Interval, per: int, reads: int) -> Iterator[_Part]:
         first = low // per * reads - begin
         yield _Part(low, end, groups, first, groups * reads, start)
         low = end
-
-
-def by_groups(
-    call: _Computed | _ComputedTransposed,
-    shard: torch.Tensor,
-    bias: torch.Tensor | None,
-    kernel: Callable[[_Part], torch.Tensor],
-) -> torch.Tensor:
-    """The own box. kernel: gives that of a part."""
-    made = []
-    for part in _parts(call.own[1], call.per, call.reads):
-        box = call.own[0], (part.low, part.high), *call.own[2:]
-        given = shard.narrow(1, part.first, part.channels)
-        own_bias = None if bias is None else part.on(bias, 0)
-        made.append(call.on_part(box, part.groups)(given, kernel(part), own_bias))
-    return made[0] if len(made) == 1 else torch.cat(made, 1)
 
 
 def _rows_of_transposed(
