@@ -117,6 +117,15 @@ def say(line: str, to: Any = None) -> None:
     stream.flush()
 
 
+def say_last(line: str) -> None:
+    """Print one line to the standard error of the process, in one piece.
+
+    `sys.stderr` is no place for the last words of a rank: while torch prints an
+    exception of the main thread, it collects in memory what is written there.
+    """
+    os.write(2, f"{line}\n".encode())
+
+
 def say_at_once(line: str) -> None:
     """Print one line to standard error from this thread; not if that would block."""
     wish = select.poll()

@@ -31,8 +31,8 @@ from synth.runtime.grid.launched_job import (
     ends_within,
     plain,
     reason_of,
-    say,
     say_at_once,
+    say_last,
     store_keeper,
 )
 from synth.runtime.grid.local_processes import (
@@ -252,7 +252,7 @@ class Watch(Heartbeats):
         own = f"{self.who}, last started {self.traffic.latest}: {reason}"
         if not ends_within(BLAMING + self.more, lambda: self.blame(own)):
             self.store_fault = self.store_fault or "silent"
-        say(self.told(reason), sys.stderr)
+        say_last(self.told(reason))
 
     def told(self, reason: str) -> str:
         """The last words of this rank, with whom it blames so far."""

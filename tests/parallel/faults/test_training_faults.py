@@ -102,6 +102,13 @@ def test_an_exception_is_named(tmp_path: Path) -> None:
     assert "Traceback (most recent call last)" in outcome.output  # the user's own
 
 
+def test_last_words_are_said_while_standard_error_is_replaced(tmp_path: Path) -> None:
+    """As torch does while it prints an exception of the main thread."""
+    outcome = forked(1, "import io; sys.stderr = io.StringIO(); time.sleep(300)", tmp_path)
+    assert outcome.codes == [6] * 4
+    assert all(f"rank {rank}: failed, last started" in outcome.output[rank] for rank in range(4))
+
+
 def forked(rank: int, statement: str, folder: Path, *step: str, **variables: str) -> Outcome:
     """The same on ranks of the fork server, for faults that say on every rank what is wrong."""
     argv = str(TIMEOUT), str(folder / "mark"), str(rank), statement, *step
