@@ -285,6 +285,7 @@ class StepGraph(Wiring):
             tensors[use.key] if use.here else self._used(name, use, tensors, values)
             for use in uses
         ]
+        versions = [each._version for each in bound]
         if self.check_finite and not planned:
             self._check_gradients(name, uses, bound)
         try:
@@ -297,9 +298,10 @@ class StepGraph(Wiring):
         finally:
             for use in uses:
                 use.slots[use.name] = None
-        for use, local in zip(uses, bound, strict=True):
+        for use, local, version in zip(uses, bound, versions, strict=True):
             if not use.here:
-                self._write_back(name, use, local, tensors)
+                told = local._version != version
+                self._write_back(name, use, local, tensors, told)
         if read is not None and made.requires_grad:
             values = values or dict(zip(self.sources[name], given, strict=True))
             read.update(self._read_back(name, values, uses, bound))
@@ -371,16 +373,24 @@ class StepGraph(Wiring):
         return fetched(local, use.home, use.place, self._counter(name))
 
     def _write_back(
-        self, name: str, use: Use, local: torch.Tensor, tensors: LocalTensors
+        self,
+        name: str,
+        use: Use,
+        local: torch.Tensor,
+        tensors: LocalTensors,
+        told: bool,
     ) -> None:
-        """Copy a buffer that a step may have changed to where it is held."""
+        """Copy a buffer that a step may have changed to where it is held.
+
+        told: whether autograd knows the change; kernels of norms do not tell it.
+        """
         home, place = use.home, use.place
         if home is None or not place.is_buffer:
             return
         if self.steps[name].changes_buffers:
             with torch.no_grad():
-                count = self._counter(name)
-                write_back(local, tensors[use.key], home, place, count)
+                count, own = self._counter(name), tensors[use.key]
+                write_back(local, own if told else own.data, home, place, count)
 
     def _counter(self, name: str) -> Count:
         return self.context.counter("move", 0, f"weights of {name}")

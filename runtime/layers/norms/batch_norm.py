@@ -243,7 +243,8 @@ class BatchNorm(nn.Module):
         words = self.shared.group_words
         unbiased = variance * (words / max(1, words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
-        for running, now in pairs:
+        for held, now in pairs:
+            running = held.data  # torch's kernels do not tell autograd either
             if running.dtype == now.dtype:
                 running.lerp_(now, rate)
             else:  # half precision is rounded once

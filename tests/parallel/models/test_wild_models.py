@@ -24,9 +24,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
-def assert_same(ranks: RankPool, name: str, plan: Any) -> list[str]:
+def assert_same(ranks: RankPool, name: str, *how: Any, function: str = "compare") -> list[str]:
     """The model computes and trains as in one process. What is gathered."""
-    for rank in ranks.call("compare", name, plan, seconds=100):
+    for rank in filter(None, ranks.call(function, name, *how, seconds=100)):
         wrong = {what: error for what, error in rank["errors"].items() if not error < 1e-8}
         assert not wrong, name
         assert rank["words"][0] == rank["words"][1], name
@@ -62,3 +62,22 @@ def test_calls_of_one_mode_follow_the_module_that_makes_them(ranks: RankPool) ->
 @pytest.mark.parametrize("name", list(wild()))
 def test_models_train_with_every_strategy(name: str, plan: str, ranks: RankPool) -> None:
     assert_same(ranks, name, GRIDS[plan])
+
+
+@pytest.mark.parametrize("name", list(wild()))
+@pytest.mark.one_in(12)
+def test_models_train_in_replicas_as_copies_with_averaged_gradients(name: str, ranks: RankPool) -> None:
+    assert_same(ranks, name, function="compare_replicas")
+
+
+@pytest.mark.parametrize("plan", [None, {"c": 3}], ids=["free", "channels"])
+@pytest.mark.parametrize("name", list(wild()))
+@pytest.mark.one_in(12)
+def test_models_train_on_a_part_of_the_job(name: str, plan: Any, ranks: RankPool) -> None:
+    assert_same(ranks, name, plan, (0, 2, 3))
+
+
+@pytest.mark.parametrize("plan", [{"c": 3}, "filter", "data", {"h": 3}], ids=str)
+def test_a_normalization_is_used_in_several_passes_before_one_backward(plan: Any, ranks: RankPool) -> None:
+    """Each time in other partitions: what it updates is no input of the backward pass, as in torch."""
+    assert_same(ranks, "twice", plan, (0, 2, 3), 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from replica_mesh import mesh_of
 from torch import nn
 from wild import IMAGES, Deep, Noisy, Sharp, wild
 
@@ -13,29 +15,35 @@ import synth
 Measured = dict[str, Any]
 
 
-def compare(name: str, plan: Any) -> Measured:
+def compare(name: str, plan: Any, members: tuple[int, ...] = (), passes: int = 1) -> Measured:
     """A model on the ranks and in one process, in float64: outputs, two steps, state and evaluation.
 
+    members: the ranks of a group that runs it, while the others do nothing; {} on those.
+    passes: of a step, before its backward pass.
     error: relative to the largest word. gathered: names of layers that are computed on every rank.
     words: received in the first step, counted and planned.
     """
     torch.manual_seed(3)
     whole, shape = wild()[name]()
     whole.double()
-    net = synth.parallelize(whole, shape, plan=plan)
+    group = dist.new_group(members) if members else None
+    if members and dist.get_rank() not in members:
+        return {}
+    net = synth.parallelize(whole, shape, group, plan)
     pair, errors = (net, whole), dict[str, float]()
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1) for m in pair]
     torch.manual_seed(4)
     for step in range(2):
         batch = torch.randn(shape, dtype=torch.float64)
-        outs = [net(batch).full_tensor(), whole(batch)]
+        outs = [sum(each(batch * (1 + k)) for k in range(passes)) for each in pair]
+        outs[0] = outs[0].full_tensor()
         errors[f"output {step}"] = _apart(*outs)
         target = torch.randn(outs[1].shape, dtype=torch.float64)
         for out, optimizer in zip(outs, optimizers, strict=True):
             optimizer.zero_grad()
             nn.functional.mse_loss(out, target).backward()
         if not step:
-            words = net.received(), net.planned_words().step[net.ranks.me]
+            words = net.received(), passes * net.planned_words().step[net.ranks.me]
         for (key, one), other in zip(net.named_parameters(), whole.parameters(), strict=True):
             mine, right = one.grad, other.grad
             assert (mine is None) == (right is None), key
@@ -53,6 +61,48 @@ def compare(name: str, plan: Any) -> Measured:
     kinds = {name: type(step).__name__ for name, step in net.program.steps.items()}
     gathered = [name for name, kind in kinds.items() if kind == "GatheredStep"]
     return {"errors": errors, "gathered": gathered, "kinds": kinds, "words": words}
+
+
+def compare_replicas(name: str) -> Measured:
+    """Two replicas with a batch each, beside two copies in one process whose gradients are averaged."""
+    made = list[nn.Module]()
+    for _ in range(3):
+        torch.manual_seed(3)
+        model, shape = wild()[name]()
+        made.append(model.double())
+    first, *copies = made
+    net, me = synth.parallelize(first, shape, mesh_of(2)), dist.get_rank() // 2
+    models, errors = [net, *copies], dict[str, float]()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in models]
+    torch.manual_seed(4)
+    for step in range(2):
+        batches = [torch.randn(shape, dtype=torch.float64) for _ in copies]
+        for one, first in zip(copies[1].buffers(), copies[0].buffers(), strict=True):
+            one.copy_(first)  # statistics are those of the first replica
+        outs = [net(batches[me]), *(each(batch) for each, batch in zip(copies, batches, strict=True))]
+        outs[0] = outs[0].full_tensor()
+        errors[f"output {step}"] = _apart(outs[0], outs[1 + me])
+        targets = [torch.randn(outs[1].shape, dtype=torch.float64) for _ in copies]
+        for out, target, optimizer in zip(outs, [targets[me], *targets], optimizers, strict=True):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(out, target).backward()
+        if not step:
+            words = net.received(), net.planned_words().step[net.ranks.me]
+        for (key, own), *others in zip(
+            net.named_parameters(), *(m.parameters() for m in copies), strict=True
+        ):
+            given = [each.grad for each in others if each.grad is not None]
+            assert (own.grad is None) == (not given), key
+            if own.grad is not None:
+                mean = torch.stack(given).mean(0)
+                errors[f"gradient {step} of {key}"] = _apart(own.grad.full_tensor(), mean)
+                for each in others:
+                    each.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    state, right = net.full_state_dict(), copies[0].state_dict()
+    errors |= {key: _apart(state[key], values) for key, values in right.items() if me == 0}
+    return {"errors": errors, "words": words, "gathered": []}
 
 
 def left_out(seed: int) -> Measured:

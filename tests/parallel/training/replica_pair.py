@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from replica_mesh import mesh_of
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
 from training_features.table import PLANS as OF_FOUR
 from training_features.table import Small, sizes_of
@@ -48,12 +47,6 @@ class Model(Small):
         x = self.whole(self.act(self.bn(self.conv(x))))
         x = functional.silu(self.norm(self.grouped(x)))
         return self.head(self.pool(x).flatten(1))
-
-
-@cache
-def mesh_of(rows: int) -> DeviceMesh:
-    """The four ranks as replicas x ranks of each."""
-    return init_device_mesh("cpu", (rows, 4 // rows), mesh_dim_names=("replicate", "synth"))
 
 
 class Pair:
