@@ -31,7 +31,7 @@ from benchmarks.judges.cases import (
     worst,
 )
 from benchmarks.judges.grids import layers
-from benchmarks.judges.one_case import Comparison, Right
+from benchmarks.judges.one_case import Comparison, Right, largest
 from benchmarks.judges.selection import Selection, exists
 from benchmarks.judges.table import by_name, expected_failures, page
 
@@ -141,7 +141,7 @@ def test_samples_of_every_dtype_come_between_layers() -> None:
 def test_differences_are_seen(rounded: bool) -> None:
     dtype = torch.bfloat16 if rounded else torch.float64
     right = torch.linspace(-1, 2, 7, dtype=dtype)
-    compare = Comparison(rounded)
+    compare = Comparison(rounded, dict)
     compare("equal", right.clone(), right, right.double())
     compare("rounded", right * (1 + (1e-2 if rounded else 1e-10)), right, right.double())
     assert compare.found == {}
@@ -151,6 +151,25 @@ def test_differences_are_seen(rounded: bool) -> None:
     compare("nan", torch.where(right > 1, torch.nan, right), right)
     compare("one word", torch.where(right > 1, 0, right), right)
     assert compare.found.keys() == {"off", "shape", "dtype", "nan", "one word"}
+
+
+def test_rounding_hides_no_wrong_gradient() -> None:
+    """Words that cancel have gradients of rounding alone; others have some per cent of it."""
+    right = Right(Case.read("operators/softmax/1/bfloat16/spatial/buffer/pos/after"))
+    compare = Comparison(rounded=True, noise=lambda: right.noise)
+    shares = []
+    for name, values in right.values().items():
+        share = right.noise[name] / largest(values)
+        shares.append(share)
+        values = values.detach()
+        compare(name, values, values)
+        if share < 0.05:
+            compare(name, values * 1.3, values, values.double())
+            assert name in compare.found
+            compare.found.clear()
+    assert max(shares) > 0.3
+    assert min(shares) < 0.05
+    assert not compare.found
 
 
 def test_the_page_has_what_is_not_equal() -> None:

@@ -272,6 +272,7 @@ Rule = Callable[[Any, Any, Any], Any]
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "mean"), total),
     **dict.fromkeys(("amax", "amin", "max", "min", "any", "all", "prod"), extremum),
+    **dict.fromkeys(("_is_any_true", "_is_all_true"), extremum),  # detect_anomaly
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "logsumexp"), along),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scan),
     **dict.fromkeys(("cummax", "cummin", "_fft_r2c", "_fft_c2r", "_fft_c2c"), along),
