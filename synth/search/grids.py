@@ -18,6 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synth.base.arithmetic import divisors
 from synth.base.doors import either, option
@@ -25,6 +29,7 @@ from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, X_AXES, Axis, PerAxis
 from synth.layer.nest import Nest
 
+Array = NDArray[Any]
 SHORT = 16  # every count is a candidate up to this extent
 FULL = 2048  # every useful count is a candidate up to this count; above it only smooth counts
 
@@ -91,26 +96,23 @@ class Space:
         Dynamic programming over the axes: number of processes -> least work so far. A state is dropped if
         an even split of the remaining iterations over the remaining processes is worse than a known grid.
         """
-        known = self._some_work()
-        states = {1: 1}
-        rest = self.nest.extents.size
+        known, rest = self._some_work(), self.nest.extents.size
+        wide: Any = np.int64 if max(rest << 7, known or 0, self.procs) * self.procs < 2**62 else object
+        used, work = np.ones((2, 1), wide)
         for axis in AXES:
-            extent = getattr(self.nest.extents, axis)
-            rest //= extent
-            options = [(parts, self.block(axis, parts)) for parts in self.counts(axis)]
-            grown: dict[int, int] = {}
-            for procs, work in states.items():
-                for parts, block in options:
-                    total, size = work * block, procs * parts
-                    if size > self.procs:
-                        break
-                    if known is not None and total * rest > known * (self.procs // size):
-                        continue
-                    if total < grown.get(size, total + 1):
-                        grown[size] = total
-            states = grown if self.exact else _undominated(grown)
-        works = [work for procs, work in states.items() if not self.exact or procs == self.procs]
-        return min(works, default=None)
+            rest //= getattr(self.nest.extents, axis)
+            counts = self.counts(axis)
+            parts = np.array(counts, wide)
+            blocks = np.array([self.block(axis, count) for count in counts], wide)
+            many = np.searchsorted(parts, self.procs // used, "right")
+            index = np.repeat(np.arange(len(used)), many)
+            at = np.arange(len(index)) - np.repeat(np.cumsum(many) - many, many)
+            used, work = used[index] * parts[at], work[index] * blocks[at]
+            if known is not None:
+                near = np.asarray(work * rest <= known * (self.procs // used), bool)
+                used, work = used[near], work[near]
+            used, work = _undominated(used, work, self.exact)
+        return min(work[used == self.procs].tolist() if self.exact else work.tolist(), default=None)
 
     def _some_work(self) -> int | None:
         """The least work of a few grids. Each splits one axis as far as possible, then the others in turn."""
@@ -187,11 +189,14 @@ def all_grids(space: Space, procs: int) -> list[PerAxis]:
     return grids
 
 
-def _undominated(states: dict[int, int]) -> dict[int, int]:
-    """processes -> work, without states that have no less work than one with fewer processes."""
-    result: dict[int, int] = {}
-    least = None
-    for procs in sorted(states):
-        if least is None or states[procs] < least:
-            least = result[procs] = states[procs]
-    return result
+def _undominated(used: Array, work: Array, exact: bool) -> tuple[Array, Array]:
+    """Processes and work of states, without those that have no less work than one with fewer processes.
+
+    exact: those with as many processes.
+    """
+    order = np.argsort(work, kind="stable")
+    order = order[np.argsort(used[order], kind="stable")]
+    used, work = used[order], work[order]
+    before = used[:-1] == used[1:] if exact else np.minimum.accumulate(work)[:-1] <= work[1:]
+    kept = np.concatenate([np.ones(len(used[:1]), bool), ~np.asarray(before, bool)])
+    return used[kept], work[kept]

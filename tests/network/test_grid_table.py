@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,3 +81,15 @@ def test_counts_of_an_axis_are_looked_at_together_or_in_parts(monkeypatch: pytes
     for few in (1, 40):
         monkeypatch.setattr(grid_family, "AT_ONCE", few)
         assert np.array_equal(family(NEST, 24, 0.3), together)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_cuts_that_layers_share_are_listed_once(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    monkeypatch.setattr(grid_family, "MAX_BEGUN", 0)  # shares nothing
+    layers = [replace(NEST, extents=NEST.extents._replace(c=c, k=k)) for c, k in ((5, 7), (24, 40), (31, 1))]
+    alone = [family(each, 24, 0.3, exact=exact) for each in layers]
+    monkeypatch.undo()
+    grid_family._cuts.cache_clear()
+    for each, wanted in zip(layers, alone, strict=True):
+        assert np.array_equal(family(each, 24, 0.3, exact=exact), wanted)
+    assert grid_family._cuts.cache_info().misses == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from brute_force import all_grids
 from hypothesis import given
@@ -143,4 +144,6 @@ def test_the_pruning_work_is_near_the_least(
 
 def test_dominated_states_are_dropped() -> None:
     """More processes for as much work."""
-    assert space._undominated({3: 4, 1: 5, 2: 5, 4: 6}) == {1: 5, 3: 4}
+    states = np.array([3, 1, 2, 4, 1]), np.array([4, 5, 5, 6, 7])
+    for exact, kept in ((False, ([1, 3], [5, 4])), (True, ([1, 2, 3, 4], [5, 5, 4, 6]))):
+        assert tuple(each.tolist() for each in space._undominated(*states, exact)) == kept

@@ -9,7 +9,8 @@ processes. These need not be balanced, because the time model charges the extra 
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ from synth.search.grids import Space, work_cap
 
 Array = NDArray[Any]
 
-NONE, NONE_CUT = np.ones((0, len(AXES)), np.int64), np.ones((1, 0), np.int64)
+NONE = np.ones((0, len(AXES)), np.int64)
+BEGIN = AXES[:-2]  # the axes that layers with other channels have in common
+MAX_BEGUN = 1 << 18  # cuts of these axes that are listed for all layers
 MAX_GRIDS = 1 << 21  # grids that are enumerated together; above it, the balance is narrowed
 AT_ONCE = 1 << 16  # rows times counts of an axis that are looked at together
 
@@ -41,14 +44,14 @@ def family(
         rows = _within(full)
         if not (exact and len(rows)):
             sizes = [procs >> shift for shift in range(1, procs.bit_length())]  # few ranks start up faster
-            rows = np.concatenate([rows, *(_within(Space(nest, size, {}, True)) for size in sizes)])
+            halves = (_within(Space(nest, size, {}, True)) for size in sizes)
+            rows = _distinct(np.concatenate([rows, *halves]))
         rows = rows if len(rows) else _within(free)
     else:
         cap = work_cap(least, balance)
-        rows = _within(full, cap)
-        if not (exact and len(rows)):
-            rows = np.concatenate([rows, _balanced(free, cap)])
-    rows = _distinct(rows)
+        rows = _within(full, cap) if exact else NONE
+        if not len(rows):
+            rows = _balanced(free, cap)
     if nest.extents.g == 1:  # one interval in any case
         return rows
     single = _single_intervals(nest, rows)
@@ -58,16 +61,20 @@ def family(
 def _balanced(space: Space, cap: int) -> Array:
     """All grids whose largest block has at most `cap` iterations, by (grid, axis).
 
-    If these are too many, the cap moves towards the least work until they are few enough.
+    If these are too many, the cap moves towards the least work until they are few enough, for grids of fewer
+    than all processes.
     """
-    least = space.least_work
+    least, within = space.least_work, cap
     if least is None:
         return NONE
     while True:
         try:
-            return _within(space, cap, MAX_GRIDS if cap > least else None)
+            rows = _within(space, within, MAX_GRIDS if within > least else None)
         except _TooManyError:
-            cap = least + (cap - least) // 2
+            within = least + (within - least) // 2
+        else:
+            full = NONE if within == cap else _within(Space(space.nest, space.procs, {}, True), cap)
+            return _distinct(np.concatenate([full, rows])) if len(full) else rows
 
 
 class _TooManyError(Exception):
@@ -75,37 +82,91 @@ class _TooManyError(Exception):
 
 
 def _within(space: Space, cap: int | None = None, most: int | None = None) -> Array:
-    """All grids of a space whose largest block has at most `cap` iterations, by (grid, axis).
+    """All grids of a space whose largest block has at most `cap` iterations, by (grid, axis), ascending.
 
-    Raises `_TooManyError` above `most`. Rows grow axis by axis. A row is dropped when an even cut of the
-    remaining axes over all remaining processes still exceeds the cap.
+    Raises `_TooManyError` above `most`. Cuts of the first axes with as many processes and as much work have
+    the same cuts of the others, so they are one row. Rows grow axis by axis. A row is dropped when an even
+    cut of the remaining axes over all remaining processes still exceeds the cap.
     """
     rest = space.nest.extents.size
     cap = rest if cap is None else cap
-    integer: Any = np.int64 if max(rest << 7, cap) * space.procs < 2**62 else object
-    rows, used, work = NONE_CUT, np.ones(1, np.int64), np.ones(1, integer)
-    for axis in AXES[:-1]:
+    integer: Any = np.int64 if max(rest << 7, cap, space.procs) * space.procs < 2**62 else object
+    begun = _begun(space) if integer is np.int64 else NOTHING_CUT
+    begins = begun.cuts.shape[1]
+    rest //= math.prod(space.nest.extents[:begins])
+    used, work = begun.used.astype(integer), begun.work.astype(integer)
+    row = np.flatnonzero(np.asarray((work * rest <= cap * (space.procs // used)) & (work <= cap), bool))
+    used, work, rows = used[row], work[row], np.ones((len(row), 0), np.int64)
+    for axis in AXES[begins:-1]:
         rest //= getattr(space.nest.extents, axis)
-        extended, options = [], space.counts(axis)
-        together = max(1, AT_ONCE // max(1, len(rows)))
-        for first in range(0, len(options), together):
-            some = options[first : first + together]
-            parts = np.array(some, np.int64)[:, None]
-            block = work * np.array([[space.block(axis, count)] for count in some], integer)
-            remaining = space.procs // (used * parts)
+        options = np.array(space.counts(axis), np.int64)
+        blocks = np.array([space.block(axis, count) for count in options.tolist()], integer)
+        extended, together = [], max(1, AT_ONCE // len(options))
+        for first in range(0, max(1, len(rows)), together):
+            some = slice(first, first + together)
+            block = work[some, None] * blocks
+            remaining = space.procs // (used[some, None] * options)
             fits = (remaining > 0) & (block * rest <= cap * remaining) & (block <= cap)
             if space.exact:
-                fits &= space.procs % (used * parts) == 0
-            at, index = np.nonzero(np.asarray(fits, dtype=bool))
-            extended.append((index, parts[at, 0], block[at, index]))
+                fits &= space.procs % (used[some, None] * options) == 0
+            index, at = np.nonzero(np.asarray(fits, dtype=bool))
+            extended.append((index + first, options[at], block[index, at]))
         index, counts, work = (np.concatenate(each) for each in zip(*extended, strict=True))
-        if most is not None and len(index) > most:
-            raise _TooManyError
-        rows, used = np.column_stack([rows[index], counts]), used[index] * counts
+        rows, used, row = np.column_stack([rows[index], counts]), used[index] * counts, row[index]
+        begun.require(row, most)
     index, counts = _last_counts(space, space.procs // used, cap // work)
-    if most is not None and len(index) > most:
-        raise _TooManyError
-    return np.column_stack([rows[index], counts])
+    begun.require(row[index], most)
+    return begun.extended(row[index], np.column_stack([rows[index], counts]))
+
+
+class _Begun(NamedTuple):
+    """All cuts of the first axes, ascending, by (cut, axis), and the kind of each.
+
+    used, work: by kind, the processes, and the iterations along these axes of the largest block.
+    """
+
+    cuts: Array
+    kind: Array
+    used: Array
+    work: Array
+
+    def require(self, kinds: Array, most: int | None) -> None:
+        """Raises `_TooManyError` if more than `most` rows have these kinds."""
+        if most is not None and np.bincount(self.kind)[kinds].sum() > most:
+            raise _TooManyError
+
+    def extended(self, kinds: Array, others: Array) -> Array:
+        """The cuts with each of the counts that `others` has for their kind. kinds: of others, ascending."""
+        many = np.bincount(kinds, minlength=len(self.used))
+        first, times = np.cumsum(many) - many, many[self.kind]
+        shift = first[self.kind] - (np.cumsum(times) - times)
+        at = np.arange(times.sum()) + np.repeat(shift, times)
+        return np.column_stack([np.repeat(self.cuts, times, axis=0), others[at]])
+
+
+NOTHING_CUT = _Begun(np.ones((1, 0), np.int64), np.zeros(1, np.intp), *np.ones((2, 1), np.int64))
+
+
+def _begun(space: Space) -> _Begun:
+    """The cuts of the first axes, which many layers of a network share; nothing where these are many."""
+    counts = tuple(tuple(space.counts(axis)) for axis in BEGIN)
+    if math.prod(map(len, counts)) > MAX_BEGUN:
+        return NOTHING_CUT
+    return _cuts(space.procs, space.exact, space.nest.extents[: len(BEGIN)], counts)
+
+
+@lru_cache(maxsize=64)
+def _cuts(procs: int, exact: bool, extents: tuple[int, ...], counts: tuple[tuple[int, ...], ...]) -> _Begun:
+    """All cuts of some axes with these counts, over at most (if `exact`: divisors of) `procs` processes."""
+    cuts, used, work = NOTHING_CUT.cuts, *np.ones((2, 1), np.int64)
+    for extent, some in zip(extents, counts, strict=True):
+        parts = np.array(some, np.int64)
+        size = used[:, None] * parts
+        index, at = np.nonzero(procs % size == 0 if exact else size <= procs)
+        cuts, used = np.column_stack([cuts[index], parts[at]]), size[index, at]
+        work = work[index] * -(-extent // parts[at])
+    kinds, kind = np.unique(np.stack([used, work]), axis=1, return_inverse=True)
+    return _Begun(cuts, kind.reshape(-1), *kinds)
 
 
 def _last_counts(space: Space, remaining: Array, largest: Array) -> tuple[Array, Array]:
