@@ -14,6 +14,8 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from synth.base.collector import without_collector
+
 Label = tuple[int, ...]
 _WORDS_AND_WORK = itemgetter(0, 1)
 MOST_POINTS = 96  # of a front; of longer ones, the cheapest and points spread over the others are kept
@@ -46,6 +48,7 @@ class Fronts:
     def __init__(self, limit: float) -> None:
         self.limit, self.cut = limit, False
 
+    @without_collector()
     def best(self, factors: Iterable[Factor]) -> Front:
         """The front of all choices, the fewest words first; empty where no choice fits the limit."""
         left = list(factors)
@@ -83,20 +86,25 @@ class Fronts:
             place = tuple(key[at] for at in there)
             index.setdefault(place, []).append((tuple(key[at] for at in more), front))
         here, rows = [one.scope.index(v) for v in shared], dict[Label, Front]()
+        limit = self.limit
         for key, front in one.rows.items():
-            for tail, second in index.get(tuple(key[at] for at in here), ()):
-                found = self._sums(front, second)
+            for tail, second in index.get(tuple([key[at] for at in here]), ()):
+                if len(front) == 1:  # one point keeps a front
+                    ((a, b, p),) = front
+                    found = [(a + c, b + d, (p, q)) for c, d, q in second if b + d <= limit]
+                else:
+                    found = [
+                        (a + c, b + d, (p, q)) for a, b, p in front for c, d, q in second if b + d <= limit
+                    ]
+                    found = found if len(second) == 1 else self.pruned(found)
                 if found:
                     rows[key + tail] = found
         return Factor((*one.scope, *(other.scope[at] for at in more)), rows)
 
-    def _sums(self, one: Front, other: Front) -> Front:
-        limit = self.limit
-        found = [(a + c, b + d, (p, q)) for a, b, p in one for c, d, q in other if b + d <= limit]
-        return found if len(one) == 1 or len(other) == 1 else self.pruned(found)  # one point keeps a front
-
     def pruned(self, points: Front) -> Front:
         """The points that no other beats in both, the fewest words first."""
+        if len(points) == 1 and points[0][1] <= self.limit:
+            return points
         kept: Front = []
         least = math.inf
         for point in sorted(points, key=_WORDS_AND_WORK):
