@@ -12,7 +12,8 @@ from effort import tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.bounds.surface import Reach, kind, line, longest_short, region, surface_bound, surface_words
+from synth.bounds.regions import Reach, kind, line, longest_short, region
+from synth.bounds.surface import surface_bound, surface_words
 from synth.bounds.universal import universal_bound
 from synth.layer.layer import Layer
 from synth.planning.derive import plan as plan_layer
