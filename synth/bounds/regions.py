@@ -1,4 +1,4 @@
-"""What regions of signals, images and volumes cost that read windows with an odd number of taps (docs/bounds.md)."""
+"""What regions of signals, images and volumes cost; windows have an odd number of taps (docs/bounds.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What regions of images and volumes cost where windows are 3 by 3: more than lines of one axis show.
 
-docs/bounds.md has the proof. Regions of a plane that reads windows of 3 by 3 may be taken symmetric, also along
-diagonals. The pairs of opposite inputs of windows form chains along axes and diagonals, and octagons meet the
-fewest of them.
+docs/bounds.md has the proof. Regions of a plane that reads windows of 3 by 3 may be taken symmetric, also
+along diagonals. The pairs of opposite inputs of windows form chains along axes and diagonals, and octagons
+meet the fewest of them.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_the_cost_of_a_plane_is_below_what_is_proved(part: float) -> None:
 
 @pytest.mark.parametrize("axes", [2, 3])
 def test_regions_cost_what_the_lemma_says(axes: int) -> None:
-    """Inputs that are taken may cost less by their charge. Outputs are charged for inputs that do not exist."""
+    """Inputs that are taken may cost less by their charge; outputs are charged for missing inputs."""
     rng, found = random.Random(axes), 0
     for _ in range(tried(300, 2000)):
         largest = (26, 15)[axes - 2]
