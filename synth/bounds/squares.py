@@ -77,7 +77,7 @@ def _partners(reaches: Sequence[Reach]) -> list[tuple[list[int], int]]:
     return [([met for met, _ in each], math.prod(number for _, number in each)) for each in corners]
 
 
-def _planes(degrees: Sequence[int]) -> list[tuple[int, int, int]]:
+def _planes(degrees: list[int]) -> list[tuple[int, int, int]]:
     """For each pair of axes the partners along both, and those along the third axis (1 without it)."""
     return [
         (degrees[i], degrees[j], math.prod(degrees[:i] + degrees[i + 1 : j] + degrees[j + 1 :]))
