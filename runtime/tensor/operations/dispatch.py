@@ -39,12 +39,14 @@ class Known(NamedTuple):
     """What is known of an operation before it is called.
 
     changes: places and names of the arguments that it changes. views: whether results
-    share the memory of an operand.
+    share the memory of an operand. steps: whether it changes each word of its first
+    argument by itself, as optimizers do.
     """
 
     changes: tuple[tuple[int, str], ...]
     views: bool
     rule: Rule
+    steps: bool
 
 
 KNOWN = frozenset(
@@ -70,6 +72,10 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             " convert one of them: full_tensor() gives a plain tensor"
         )
     known = known_of(func)
+    if known.steps and (here := _parts_alike(args)) is not None:
+        note_given(func, args, kwargs)
+        func(*here, **kwargs)
+        return args[0]
     if known.views and torch.is_inference_mode_enabled():
         given = next(tensors_of(args[0]), None)
         if given is not None and not given.is_inference():
@@ -92,6 +98,26 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     if known.views:
         _mark_copies(args[0], made)
     return made
+
+
+def _parts_alike(args: Any) -> list[Any] | None:
+    """The own parts of what an optimizer's operation is given; None for other calls.
+
+    They are parts of one partition, and numbers. The first is no copy.
+    """
+    first = args[0]
+    if type(first) is not PartitionedTensor or first.is_copy or first.shown:
+        return None
+    here = list[Any]()
+    for each in args:
+        kind = type(each)
+        if kind is PartitionedTensor and each._partition is first._partition:
+            here.append(each._local)
+        elif kind is float or kind is int:
+            here.append(each)
+        else:
+            return None
+    return here
 
 
 def _show(changed: Any) -> None:
@@ -129,7 +155,11 @@ def _refuse_copies(func: Any, changed: Any) -> None:
 @cache
 def known_of(func: Any) -> Known:
     """What is known of an operation; looked up once for each call."""
-    return Known(written(func), is_view(func), rule_of(func))
+    changes, views, rule = written(func), is_view(func), rule_of(func)
+    alone = [place for place, _ in changes] == [0] and not views
+    kinds = {str(each.type) for each in func._schema.arguments if each.kwarg_only}
+    steps = alone and rule is pointwise.pointwise and kinds <= {"number"}
+    return Known(changes, views, rule, steps)
 
 
 def rule_of(func: Any) -> Rule:

@@ -145,7 +145,7 @@ class Warming(nn.Module):
         return self.conv(x) * (self.steps / 2).clamp(max=1)
 
 
-@model_habit("a moving average of activations in a buffer", refused="forward changes mean in place")
+@model_habit("a moving average of activations in a buffer")
 class Moving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
