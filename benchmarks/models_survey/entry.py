@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-WRITTEN_OUT = ("physics", "detection", "recurrent", "generation", "image", "operators")
+WRITTEN_OUT = ("physics", "detection", "recurrent", "generation", "image", "operators", "sequence", "field")
 LIBRARIES = ("torchvision", "timm", "diffusers", "monai", "transformers", *WRITTEN_OUT)
 
 
