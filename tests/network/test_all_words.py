@@ -61,7 +61,7 @@ def test_forward_passes_count_calls_once_and_plans_without_them_have_no_entry() 
 
 
 def test_costs_as_text() -> None:
-    assert cost_text("words", 1200, {}) == "1 200 words received per process"
+    assert cost_text("words", 1200, {}) == "1 200 words received per process in layers and between them"
     assert cost_text("words", 0, {"calls": 5}) == "5 words received per process (layers 0, calls 5)"
     assert cost_text("time", 0.0012, {"calls": 5}) == "1.2 ms"
 
