@@ -2,8 +2,8 @@
 
 A process that works on a region of positions shares multiply-adds with its neighbours along the border of
 the region. So it receives halos of In or of Out, however it shapes the region, and whatever channels it
-takes. The bound adds these words to the universal bound at n = 1. It is for strides and dilations of 1, odd
-kernels and one group; dimensions with a kernel of 1 count as samples. `surface_words` alone also holds where
+takes. The bound adds these words to the universal bound at n = 1. It is for strides and dilations of 1 and odd
+kernels; groups, and dimensions with a kernel of 1, count as samples. `surface_words` alone also holds where
 weights are everywhere, as in inference.
 """
 
@@ -28,7 +28,7 @@ def surface_words(nest: Nest, procs: int, most_work: int) -> float:
     """
     windows = [(nest.windows[a], getattr(nest.extents, a)) for a in SPATIAL if nest.windows[a].kernel > 1]
     plain = all(w.stride == w.dilation == 1 and w.kernel % 2 for w, _ in windows)
-    if nest.extents.g > 1 or not plain or not windows or nest.strides > 1:
+    if not plain or not windows or nest.strides > 1:
         return 0.0
     reaches = [Reach(w.kernel, w.size, outputs, w.padding) for w, outputs in windows]
     c, k = nest.extents.c, nest.extents.k

@@ -274,7 +274,6 @@ def test_where_it_is_not_proved_it_is_nothing() -> None:
         Layer.conv2d((1, 8, 64, 64), 2, 4, padding=1),
         Layer.conv2d((1, 8, 64, 64), 2, 3, stride=2, padding=1),
         Layer.conv2d((1, 8, 64, 64), 2, 3, dilation=2),
-        Layer.conv2d((1, 8, 64, 64), 8, 3, groups=2),
         Layer.conv3d((1, 8, 32, 32, 32), 2, 4),
         Layer.conv2d((1, 8, 64, 64), 2, 1),
         Layer.matmul(64, 64, 64),
@@ -282,3 +281,19 @@ def test_where_it_is_not_proved_it_is_nothing() -> None:
         assert surface_words(layer.nest, 4, -(-layer.nest.real_work // 4)) == 0.0
         alone = universal_bound(layer.nest, 4).words
         assert surface_bound(layer.nest, 4, -(-layer.nest.real_work // 4)) == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize(("groups", "c", "k"), [(2, 8, 8), (16, 1, 1), (4, 2, 4), (16, 4, 1)])
+def test_groups_are_like_samples(groups: int, c: int, k: int) -> None:
+    """The same multiply-adds and words of In and Out, with Ker left out."""
+    layer = Layer.conv2d((1, groups * c, 48, 48), groups * k, 3, padding=1, groups=groups)
+    other = Layer.conv2d((groups, c, 48, 48), k, 3, padding=1)
+    assert layer.nest.real_work == other.nest.real_work
+    for procs in (4, 16, 64):
+        cap = -(-layer.nest.real_work // procs)
+        found = surface_words(layer.nest, procs, cap)
+        assert found == surface_words(other.nest, procs, cap)
+        assert found > 0 or procs <= groups
+        made = plan_layer(layer, procs)
+        load = made.distribution.most_real_work
+        assert surface_bound(made.nest, procs, load) <= made.words["total"] + 1e-6
