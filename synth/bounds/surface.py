@@ -2,9 +2,9 @@
 
 A process that works on a region of positions shares multiply-adds with its neighbours along the border of
 the region. So it receives halos of In or of Out, however it shapes the region, and whatever channels it
-takes. The bound adds these words to the universal bound at n = 1. It is for strides and dilations of 1 and odd
-kernels; groups, and dimensions with a kernel of 1, count as samples. `surface_words` alone also holds where
-weights are everywhere, as in inference.
+takes. The bound adds these words to the universal bound at n = 1. It is for strides and dilations of 1 and
+odd kernels; groups, and dimensions with a kernel of 1, count as samples. `surface_words` alone also
+holds where weights are everywhere, as in inference.
 """
 
 from __future__ import annotations
