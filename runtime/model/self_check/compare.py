@@ -13,6 +13,7 @@ from synth.runtime.model.self_check.twins import place_of_node
 from synth.runtime.model.step_graph import StepGraph
 
 LEAST = 1e-3  # of the largest word, below which words count as if they were so large
+CANCELLED = 64  # times the rounding of a dtype: gradients that are zero but for it
 # share of the largest word: sums in another order, through some hundred layers
 TOLERANCE, ROUNDINGS, MOST = 1e-7, 1e4, 0.1
 
@@ -51,13 +52,20 @@ def differences(theirs: Pass, ours: Pass, limit: float) -> Iterator[Difference]:
         ("buffer", theirs.state, ours.state),
         ("gradient", theirs.gradients, ours.gradients),
     ):
-        least = LEAST
-        if kind == "gradient":  # some are zero but for rounding
-            least *= max(map(_most, right.values()), default=0.0)
-        for name in right:
-            error, how = apart(mine.get(name), right[name], least)
+        gradients = kind == "gradient"  # some are zero but for rounding
+        most = max(map(_most, right.values()), default=0.0) if gradients else 1.0
+        for name, values in right.items():
+            least = _least(values) * most if gradients else LEAST
+            error, how = apart(mine.get(name), values, least)
             if not error <= limit:
                 yield Difference(kind, name, how, error)
+
+
+def _least(gradient: torch.Tensor | None) -> float:
+    """The share of the largest gradient below which words may be rounding alone."""
+    if gradient is None or not gradient.is_floating_point():
+        return LEAST
+    return max(LEAST, CANCELLED * torch.finfo(gradient.dtype).eps)
 
 
 def apart(
