@@ -42,8 +42,11 @@ def affine_scan(
     factors: a number, or broadcast to the terms. start: h[-1], without the dimension;
     None where the first state is the first term.
     """
-    if terms.is_meta:  # of which only shape and dtype count
-        return factors * terms + terms
+    if terms.is_meta:  # shape, dtype, and what it depends on
+        made = factors * terms + terms
+        if start is None:
+            return made
+        return made + start.expand(made.select(dim, 0).shape).unsqueeze(dim)
     rows = terms.unbind(dim)
     each: Sequence[torch.Tensor | float] = [factors]
     if isinstance(factors, torch.Tensor):

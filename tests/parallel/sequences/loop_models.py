@@ -124,11 +124,21 @@ def unlike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack(parts, 1) + torch.stack([(i + 1) * a[:, i] for i in range(a.shape[1])], 1)
 
 
+def weighted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Means with weights that decay, as RWKV has them: both states begin with words that have a gradient."""
+    made, decay = [], torch.sigmoid(a.mean((0, 1)))
+    top, below = torch.zeros_like(b[:, 0]), torch.zeros_like(b[:, 0])
+    for i in range(b.shape[1]):
+        made.append((top + a[:, i] * b[:, i]) / (below + a[:, i]))
+        top, below = decay * top + a[:, i].exp() * b[:, i], decay * below + a[:, i].exp()
+    return torch.stack(made, 1)
+
+
 LOOPS: tuple[Loop, ...] = (
-    *(number, fused, swapped, backwards, nonlinear, late, kept, twice),
+    *(number, fused, swapped, backwards, nonlinear, late, kept, twice, weighted),
     *(in_place, other_rows, blocks, shuffled_rows, unlike),
 )
-SHORT: tuple[Loop, ...] = number, fused, swapped, nonlinear, kept, other_rows, blocks
+SHORT: tuple[Loop, ...] = number, fused, swapped, nonlinear, kept, other_rows, blocks, weighted
 
 
 class Looped(nn.Module):
