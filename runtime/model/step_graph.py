@@ -285,7 +285,7 @@ class StepGraph(Wiring):
             tensors[use.key] if use.here else self._used(name, use, tensors, values)
             for use in uses
         ]
-        versions = [each._version for each in bound]
+        versions = list(map(_version, bound))
         if self.check_finite and not planned:
             self._check_gradients(name, uses, bound)
         try:
@@ -300,7 +300,7 @@ class StepGraph(Wiring):
                 use.slots[use.name] = None
         for use, local, version in zip(uses, bound, versions, strict=True):
             if not use.here:
-                told = local._version != version
+                told = _version(local) != version
                 self._write_back(name, use, local, tensors, told)
         if read is not None and made.requires_grad:
             values = values or dict(zip(self.sources[name], given, strict=True))
@@ -480,3 +480,8 @@ def shared_parameters(
 def _nowhere(index: int) -> str:
     """A rank's place on the grid, where there is none."""
     return ""
+
+
+def _version(values: torch.Tensor) -> int:
+    """How often a tensor was changed; that of one of inference mode is not counted."""
+    return 0 if values.is_inference() else int(values._version)

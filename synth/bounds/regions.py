@@ -41,6 +41,14 @@ class Reach(NamedTuple):
         """The number of inputs that output x reads."""
         return max(0, min(self.size, x - self.before + self.taps) - max(0, x - self.before))
 
+    def degrees(self) -> Counter[int]:
+        """Number of inputs -> how many outputs read so many: all taps, but at the ends."""
+        low = min(max(0, self.before), self.outputs)
+        high = max(low, min(self.outputs, self.size - self.taps + self.before + 1))
+        found = Counter(self.partners(x) for x in itertools.chain(range(low), range(high, self.outputs)))
+        found[self.taps] += high - low
+        return +found
+
 
 def line(reach: Reach, ratio: float) -> Line:
     """The line of an axis with an odd number of taps. `ratio`: κ, input channels by filters."""

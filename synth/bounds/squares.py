@@ -72,7 +72,7 @@ def square_region(reaches: Sequence[Reach], ratio: float, short: float) -> Regio
 
 def _partners(reaches: Sequence[Reach]) -> list[tuple[list[int], int]]:
     """How many inputs an output reads along each axis, and the number of such outputs."""
-    along = [Counter(reach.partners(x) for x in range(reach.outputs)) for reach in reaches]
+    along = [reach.degrees() for reach in reaches]
     corners = itertools.product(*(each.items() for each in along))
     return [([met for met, _ in each], math.prod(number for _, number in each)) for each in corners]
 

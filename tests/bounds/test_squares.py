@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -194,3 +195,14 @@ def test_other_windows_have_no_squares() -> None:
     assert square_region([plain, wide], 2.0, longest_short(2, 400)) is None
     assert square_region([plain], 2.0, 10.0) is None
     assert square_region([plain, plain], 1.0, 0.5) is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("outputs", [1, 2, 5, 9])
+@pytest.mark.parametrize("before", [0, 1, 2, 4])
+def test_outputs_are_counted_by_what_they_read(size: int, outputs: int, before: int) -> None:
+    """Also of extents of 2^40, of which the ends alone are looked at."""
+    for taps in (1, 3, 5):
+        reach = Reach(taps, size, outputs, before)
+        assert reach.degrees() == Counter(reach.partners(x) for x in range(outputs))
+    assert sum(Reach(3, 2**40, 2**40, 1).degrees().values()) == 2**40
