@@ -285,7 +285,11 @@ class StepGraph(Wiring):
             tensors[use.key] if use.here else self._used(name, use, tensors, values)
             for use in uses
         ]
-        versions = list(map(_version, bound))
+        moved = [
+            (use, local, _version(local))
+            for use, local in zip(uses, bound, strict=True)
+            if use.place.is_buffer and not use.here
+        ]
         if self.check_finite and not planned:
             self._check_gradients(name, uses, bound)
         try:
@@ -298,10 +302,9 @@ class StepGraph(Wiring):
         finally:
             for use in uses:
                 use.slots[use.name] = None
-        for use, local, version in zip(uses, bound, versions, strict=True):
-            if not use.here:
-                told = _version(local) != version
-                self._write_back(name, use, local, tensors, told)
+        for use, local, version in moved:
+            told = _version(local) != version
+            self._write_back(name, use, local, tensors, told)
         if read is not None and made.requires_grad:
             values = values or dict(zip(self.sources[name], given, strict=True))
             read.update(self._read_back(name, values, uses, bound))
@@ -384,13 +387,11 @@ class StepGraph(Wiring):
 
         told: whether autograd knows the change; kernels of norms do not tell it.
         """
-        home, place = use.home, use.place
-        if home is None or not place.is_buffer:
-            return
-        if self.steps[name].changes_buffers:
+        if use.home is not None and self.steps[name].changes_buffers:
             with torch.no_grad():
                 count, own = self._counter(name), tensors[use.key]
-                write_back(local, own if told else own.data, home, place, count)
+                own = own if told else own.data
+                write_back(local, own, use.home, use.place, count)
 
     def _counter(self, name: str) -> Count:
         return self.context.counter("move", 0, f"weights of {name}")

@@ -153,10 +153,8 @@ class Distribution:
             if parts == 1 or dim not in SPATIAL:
                 whole.append(extent)
         found = shard_cut(members, tuple(whole))
-        if len(whole) == len(extents):
-            return found
-        smallest = {dim: each for dim, _, each in whole}
-        empty = any(smallest[dim] < parts for dim, parts in found) or 0 in smallest.values()
+        shared = dict(found)
+        empty = any(smallest < shared.get(dim, 1) for dim, _, smallest in whole)
         return shard_cut(members, tuple(extents)) if empty else found
 
     @cached_property

@@ -51,28 +51,16 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
     extents = tuple(each for each in extents if each[0] not in flat)
     best: ShardCut = ()
     fewest: tuple[int, int, int] | None = None
-    even, known = _even_shares(members, extents), 0
-    whole = math.prod([largest for _, largest, _ in extents])
+    even = _even_shares(members, extents)
     for count in (1, 2, 3):
         for dims in combinations(extents, min(count, len(extents))):
-            sizes = [largest for _, largest, _ in dims]
-            size = math.prod(sizes)
-            rest = whole // size
-            if rest * (size // members) < known:  # more than any cut leaves to the smallest shard
-                continue
-            smaller = math.prod(
-                [smallest for dim, _, smallest in extents if dim not in [d for d, *_ in dims]]
-            )
+            others = [each for each in extents if each not in dims]
+            rest = math.prod(largest for _, largest, _ in others)
+            smaller = math.prod(smallest for _, _, smallest in others)
             for parts in _candidates(members, dims, rest, smaller):
-                least = rest
-                for size, part in zip(sizes, parts, strict=True):
-                    least *= size // part
-                if least < known:
-                    continue
-                shares = _shares(dims, parts, least, rest, smaller)
-                if fewest is None or shares < fewest:
+                shares = _shares(dims, parts, rest, smaller, -fewest[0] if fewest else 0)
+                if shares is not None and (fewest is None or shares < fewest):
                     best, fewest = tuple(zip([dim for dim, _, _ in dims], parts, strict=True)), shares
-                    known = least
                     if shares == even:
                         return best
         if count == 2 and fewest is not None and fewest[2] < 0:
@@ -95,13 +83,19 @@ def _candidates(members: int, dims: Extents, rest: int, smaller_rest: int) -> Se
 
 
 def _shares(
-    dims: Extents, parts: tuple[int, ...], least: int, rest: int, smaller_rest: int
-) -> tuple[int, int, int]:
+    dims: Extents, parts: tuple[int, ...], rest: int, smaller_rest: int, known: int
+) -> tuple[int, int, int] | None:
     """-words of the smallest shard of the largest slice, words of its largest one, -words of the smallest.
 
-    least: words of the first. rest: positions of a slice along all other dimensions.
+    rest: positions of a slice along all other dimensions. None if the smallest shard of the largest slice has
+    fewer words than `known`.
     """
-    most, smaller = rest, smaller_rest
+    least = most = rest
+    for (_, largest, _), count in zip(dims, parts, strict=True):
+        least *= largest // count
+    if least < known:
+        return None
+    smaller = smaller_rest
     for (_, largest, smallest), count in zip(dims, parts, strict=True):
         most *= -(-largest // count)
         smaller *= smallest // count

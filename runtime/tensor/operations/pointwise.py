@@ -37,19 +37,12 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
-    """Change a tensor in place, as an optimizer does for every parameter."""
+    """Change a tensor in place."""
     if not isinstance(changed, PartitionedTensor):
         return on_wholes(func, args, kwargs)
     base = changed._partition
-    here = [
-        each._local
-        if type(each) is PartitionedTensor and each._partition is base
-        else to_partition(each, base)
-        for each in args
-    ]
-    if kwargs:
-        kwargs = {name: to_partition(each, base) for name, each in kwargs.items()}
-    func(*here, **kwargs)
+    here = [to_partition(each, base) for each in args]
+    func(*here, **{name: to_partition(each, base) for name, each in kwargs.items()})
     return changed
 
 

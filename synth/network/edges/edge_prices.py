@@ -35,7 +35,6 @@ class GrowingBoxes:
         self._number: dict[PlacedGrid, int] = {}
         self._numbers: dict[Tensor, Array] = {}  # of the rows of all grids so far
         self._rows: dict[Tensor, BoxRows] = {}
-        self.held_bytes = 0  # of the boxes in memory, with the words of every rank and option
 
     def __len__(self) -> int:
         return len(self._number)
@@ -57,13 +56,18 @@ class GrowingBoxes:
             self._numbers[tensor] = known = np.concatenate([known, new])
         if tensor not in self._rows:
             self._rows[tensor] = self.bank.boxes(known)
-            self.held_bytes = sum(rows.nbytes for rows in self._rows.values())
         return self._rows[tensor]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the boxes in memory, with the words of every rank and option."""
+        bounds = [each for rows in self._rows.values() for each in (*rows.low, *rows.high)]
+        words = sum(len(rows.row[0]) * rows.low[0].shape[1] * 4 for rows in self._rows.values())
+        return int(words + sum(each.nbytes for each in bounds))
 
     def forget(self) -> None:
         """Give the memory of the boxes back. They are made again where they are asked for."""
         self._rows.clear()
-        self.held_bytes = 0
 
 
 class EdgePrices:

@@ -62,12 +62,6 @@ class BoxRows:
             volume = volume * (rows if len(rows) == 1 else rows[row])
         return np.broadcast_to(volume, (len(self.row[0]), self.low[0].shape[1]))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the bounds, and of the words of every rank and option."""
-        words = len(self.row[0]) * self.low[0].shape[1] * 4
-        return int(words + sum(each.nbytes for each in (*self.low, *self.high)))
-
     @cached_property
     def most(self) -> Array:
         """The most words of any rank, by option."""

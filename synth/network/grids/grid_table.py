@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from operator import gt, mul
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ class GridTable:
         self._ascending[order] = np.arange(len(rows), dtype=np.int32)
         self.rows, self.bounds, self.size = _narrow(rows)[order], bounds[order], len(rows)
         self._within: dict[str, Array] = {}
+        self._with_x: dict[PerAxis, Array] = {}
 
     def append(self, bounds: Mapping[PerAxis, float]) -> None:
         """Grids outside the family, with their bounds."""
@@ -76,35 +76,15 @@ class GridTable:
 
     def with_x(self, x: PerAxis, axes: str = "") -> Array:
         """The places of the grids that split b, d, h and w as `x` does, and no other axes than `axes`."""
-        numbering, numbers, order = self._by_x
-        first, last = numbers.searchsorted(numbering.of([x.of((axis,)) for axis in X_AXES]) + np.arange(2))
-        places: Array = order[first:last]
+        if x not in self._with_x:
+            b, d, h, w = self._x_columns
+            self._with_x[x] = np.flatnonzero((b == x.b) & (d == x.d) & (h == x.h) & (w == x.w))
+        places = self._with_x[x]
         return places[splits_only(self.rows[places], axes)] if axes else places
 
     @cached_property
-    def _by_x(self) -> tuple[Numbering, Array, Array]:
-        """The splits of x as numbers, ascending, and their places; of equal ones ascending, too."""
-        columns = self.rows[:, [AXES.index(axis) for axis in X_AXES]]
-        numbering = Numbering(columns)
-        numbers = numbering.numbers
-        order = np.argsort(numbers, kind="stable")
-        return numbering, numbers[order], order
-
-
-class Numbering:
-    """Rows of counts as numbers in the same order: of mixed radix. numbers: by row."""
-
-    def __init__(self, rows: Array) -> None:
-        self.most = rows.max(axis=0, initial=0).tolist()
-        wide: Any = np.int64 if math.prod(n + 1 for n in self.most) < 2**62 else object
-        self._steps = [math.prod(n + 1 for n in self.most[at + 1 :]) for at in range(len(self.most))]
-        self.numbers: Array = rows.astype(wide) @ np.array(self._steps, wide)
-
-    def of(self, counts: Sequence[int]) -> int:
-        """The number of a row; -2 if it has a count above that of all rows."""
-        if any(map(gt, counts, self.most)):
-            return -2
-        return sum(map(mul, counts, self._steps))
+    def _x_columns(self) -> tuple[Array, ...]:
+        return tuple(self.rows[:, AXES.index(axis)] for axis in X_AXES)
 
 
 class Places:
@@ -114,9 +94,7 @@ class Places:
     """
 
     def __init__(self, rows: Array, ascending: Array) -> None:
-        self._ascending = ascending
-        self._numbering = Numbering(rows[ascending])
-        self._numbers = self._numbering.numbers
+        self._rows, self._ascending = rows, ascending
         self._known: dict[tuple[int, ...], int] = {}
 
     def add(self, grids: Iterable[PerAxis], first: int) -> None:
@@ -127,9 +105,8 @@ class Places:
         """The place of a grid; the default if it has none."""
         place = self._known.get(grid)
         if place is None:
-            number = self._numbering.of(grid)
-            at = int(self._numbers.searchsorted(number))
-            if at == len(self._numbers) or self._numbers[at] != number:
+            at = bisect_left(range(len(self._rows)), grid, key=self._grid)
+            if at == len(self._rows) or self._grid(at) != grid:
                 return default
             place = self._known[grid] = int(self._ascending[at])
         return place
@@ -142,6 +119,9 @@ class Places:
         if place < 0:
             raise KeyError(grid)
         return place
+
+    def _grid(self, at: int) -> tuple[int, ...]:
+        return tuple(self._rows[self._ascending[at]].tolist())
 
 
 class Parts(PerAxis):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -106,8 +105,6 @@ def _cut(nest: Nest, axis: Axis, parts: int) -> CutAxis:
 @lru_cache(maxsize=4096)
 def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...]) -> tuple[Array, ...]:
     """The coordinates of members of a group, one member of every kind; an array for every cut."""
-    if len(cuts) == 1 and cuts[0].window is None and all(each.alike for each in shards):
-        return (_places_along(cuts[0], shards),)
     kinds = [_places(*each) for each in cuts]
     if not shards:
         grid = np.meshgrid(*(places for places, _ in kinds), indexing="ij")
@@ -125,29 +122,6 @@ def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...
         codes *= shapes
     members = np.unravel_index(_first_of_each(code, codes), [each.parts for each in cuts])
     return tuple(each.astype(np.int32) for each in members)
-
-
-def _places_along(cut: CutAxis, shards: tuple[ShardShapes, ...]) -> Array:
-    """`_places_of_members` of a group along one axis without a window.
-
-    Members with shards of one shape have parts in one run along every dimension. The first of them has a
-    longer block if any has, and the last one has a shorter block if any has.
-    """
-    others = cut.parts - 1 - sum((each.parts - 1) * each.between for each in shards)
-    found = set[int]()
-    for runs in product(*map(_runs, shards)):
-        first = sum(run[0] * each.between for run, each in zip(runs, shards, strict=True))
-        last = sum(run[1] * each.between for run, each in zip(runs, shards, strict=True)) + others
-        found.add(first)
-        if first < cut.longer <= last:
-            found.add(last)
-    return np.array(sorted(found), np.int32)
-
-
-def _runs(shapes: ShardShapes) -> list[tuple[int, int]]:
-    """The first and the last part of each run of shards of one shape."""
-    stops = sorted({0, shapes.short, shapes.shorter, shapes.parts})
-    return [(first, stop - 1) for first, stop in pairwise(stops)]
 
 
 def _first_of_each(code: Array, codes: int) -> Array:

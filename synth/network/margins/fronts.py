@@ -89,14 +89,9 @@ class Fronts:
         limit = self.limit
         for key, front in one.rows.items():
             for tail, second in index.get(tuple([key[at] for at in here]), ()):
-                if len(front) == 1:  # one point keeps a front
-                    ((a, b, p),) = front
-                    found = [(a + c, b + d, (p, q)) for c, d, q in second if b + d <= limit]
-                else:
-                    found = [
-                        (a + c, b + d, (p, q)) for a, b, p in front for c, d, q in second if b + d <= limit
-                    ]
-                    found = found if len(second) == 1 else self.pruned(found)
+                found = [(a + c, b + d, (p, q)) for a, b, p in front for c, d, q in second if b + d <= limit]
+                if len(front) > 1 and len(second) > 1:  # one point keeps a front
+                    found = self.pruned(found)
                 if found:
                     rows[key + tail] = found
         return Factor((*one.scope, *(other.scope[at] for at in more)), rows)

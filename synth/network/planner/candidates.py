@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -96,8 +97,7 @@ class GridCandidates:
         if self.timed is not None:
             return self.timed.cut(placed)
         self.words_of(placed.grid)
-        turned = self.counted.cut.get(placed.grid, ())
-        return placed if placed.turned == turned else PlacedGrid(placed.grid, placed.order, turned)
+        return replace(placed, turned=self.counted.cut.get(placed.grid, ()))
 
     def placements(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in its cheapest rank orders, cheapest first."""

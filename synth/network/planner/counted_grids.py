@@ -320,9 +320,6 @@ def _most_loads(nest: Nest, parts: Any) -> Array:
     wide: Any = np.int64 if max(nest.work, nest.turn(nest.turned).work) < 2**62 else object
 
     def most(axis: Axis) -> Array:
-        if axis not in nest.turned:
-            even: Array = -(-getattr(nest.extents, axis) // getattr(parts, axis).astype(wide))
-            return even
         counts, kind = parts.kinds(axis)
         found: Array = np.array([most_pairs(nest, axis, n) for n in counts.tolist()], wide)[kind]
         return found

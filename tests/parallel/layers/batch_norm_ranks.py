@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from batch_norm_layout_ranks import LAYOUTS, bind
+from replica_copies import average_gradients, mesh_of, share_statistics
 from shared_plan import shared_plan
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -111,10 +111,9 @@ def train(word: str, rows: int = 1) -> dict[str, Any]:
     copies: list[Any] = [Model().double() for _ in range(rows)]
     for each in copies[1:]:
         each.load_state_dict(copies[0].state_dict())
-    mesh = init_device_mesh("cpu", (rows, 4 // rows), mesh_dim_names=("replicate", "synth"))
     shape = (samples, 3, 8, 8)
     model = copy.deepcopy(copies[0])
-    net = synth.parallelize(model, shape, mesh, plan, batch_norm="local", input_gradient=True)
+    net = synth.parallelize(model, shape, mesh_of(rows), plan, batch_norm="local", input_gradient=True)
     groups, me, errors = norms_of(net.program), dist.get_rank() * rows // 4, Errors()
     for each in copies:
         for name, norm in each.named_modules():
@@ -122,9 +121,7 @@ def train(word: str, rows: int = 1) -> dict[str, Any]:
                 norm.forward = lambda x, norm=norm, name=name: normalize(norm, groups[name], x)
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (net, *copies)]
     for _ in range(3):
-        for each in copies[1:]:
-            for mine, first in zip(each.buffers(), copies[0].buffers(), strict=True):
-                mine.data.copy_(first)
+        share_statistics(copies)
         batches = torch.randn(rows, *shape, dtype=torch.float64)
         targets = torch.randn(rows, samples, 5, dtype=torch.float64)
         given = batches[me].clone().requires_grad_()
@@ -134,13 +131,9 @@ def train(word: str, rows: int = 1) -> dict[str, Any]:
         functional.mse_loss(out, targets[me]).backward()
         for right, target in zip(outs, targets, strict=True):
             functional.mse_loss(right, target).backward()
-        for (_, p), *others in zip(
-            net.named_parameters(), *(each.parameters() for each in copies), strict=True
-        ):
-            mean = torch.stack([q.grad for q in others]).mean(0)
-            errors.near("gradients", p.grad, mean)
-            for q in others:
-                q.grad = mean.clone()
+        average_gradients(copies)
+        for p, right in zip(net.parameters(), copies[0].parameters(), strict=True):
+            errors.near("gradients", p.grad, right.grad)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

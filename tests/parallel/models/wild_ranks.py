@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from replica_mesh import mesh_of
+from replica_copies import average_gradients, mesh_of, share_statistics
 from torch import nn
 from wild import IMAGES, Deep, Noisy, Sharp, wild
 
@@ -77,8 +77,7 @@ def compare_replicas(name: str) -> Measured:
     torch.manual_seed(4)
     for step in range(2):
         batches = [torch.randn(shape, dtype=torch.float64) for _ in copies]
-        for one, first in zip(copies[1].buffers(), copies[0].buffers(), strict=True):
-            one.copy_(first)  # statistics are those of the first replica
+        share_statistics(copies)
         outs = [net(batches[me]), *(each(batch) for each, batch in zip(copies, batches, strict=True))]
         outs[0] = outs[0].full_tensor()
         errors[f"output {step}"] = _apart(outs[0], outs[1 + me])
@@ -88,20 +87,15 @@ def compare_replicas(name: str) -> Measured:
             nn.functional.mse_loss(out, target).backward()
         if not step:
             words = net.received(), net.planned_words().step[net.ranks.me]
-        for (key, own), *others in zip(
-            net.named_parameters(), *(m.parameters() for m in copies), strict=True
-        ):
-            given = [each.grad for each in others if each.grad is not None]
-            assert (own.grad is None) == (not given), key
+        average_gradients(copies)
+        for (key, own), right in zip(net.named_parameters(), copies[0].parameters(), strict=True):
+            assert (own.grad is None) == (right.grad is None), key
             if own.grad is not None:
-                mean = torch.stack(given).mean(0)
-                errors[f"gradient {step} of {key}"] = _apart(own.grad.full_tensor(), mean)
-                for each in others:
-                    each.grad = mean.clone()
+                errors[f"gradient {step} of {key}"] = _apart(own.grad.full_tensor(), right.grad)
         for optimizer in optimizers:
             optimizer.step()
-    state, right = net.full_state_dict(), copies[0].state_dict()
-    errors |= {key: _apart(state[key], values) for key, values in right.items() if me == 0}
+    state, whole = net.full_state_dict(), copies[0].state_dict()
+    errors |= {key: _apart(state[key], values) for key, values in whole.items() if me == 0}
     return {"errors": errors, "words": words, "gathered": []}
 
 

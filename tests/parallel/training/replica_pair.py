@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from replica_mesh import mesh_of
+from replica_copies import average_gradients, mesh_of, share_statistics
 from torch import nn
 from torch.nn import functional
 from training_features.table import PLANS as OF_FOUR
@@ -90,11 +90,7 @@ class Pair:
     def losses(self, factor: float = 1.0) -> list[torch.Tensor]:
         """That of the network and those of the copies, of new batches; statistics are first made alike."""
         batches = self.batches()
-        first = dict(self.copies[0].named_buffers())
-        for each in self.copies[1:]:
-            for key, values in each.named_buffers():
-                if each.training:
-                    values.data.copy_(first[key])
+        share_statistics(self.copies)
         outs = [self.net(batches[self.me][0])]
         outs += [each(batch) for each, (batch, _) in zip(self.copies, batches, strict=True)]
         self.near("output", outs[0], outs[1 + self.me])
@@ -105,11 +101,7 @@ class Pair:
 
     def average(self) -> None:
         """Average the gradients of the copies, and compare them with those of the network."""
-        for parameters in zip(*(each.parameters() for each in self.copies), strict=True):
-            given = [p.grad for p in parameters if p.grad is not None]
-            assert len(given) in (0, self.rows)
-            for p in parameters if given else ():
-                p.grad = torch.stack(given).mean(0)
+        average_gradients(self.copies)
         for (name, p), q in zip(self.net.named_parameters(), self.copies[0].parameters(), strict=True):
             assert (p.grad is None) == (q.grad is None), name
             if p.grad is not None and q.grad is not None:

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 from beside_one_process import sgd_steps, three_steps
 from network_words import words_as_planned
+from replica_copies import mesh_of
 from small_networks import MODELS
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from zoo import Drops, Partly, own
 
 import synth
@@ -87,7 +88,7 @@ def zoo_models() -> dict[str, Any]:
 
 def sub_meshes() -> list[list[int]]:
     """A network on a row of a mesh, then one on a column: their members."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "synth"))
+    mesh = mesh_of(2)
     nets = trained("residual", mesh["synth"]), trained("odd", mesh["replicate"])
     return [list(net.ranks.members) for net in nets]
 
