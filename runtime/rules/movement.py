@@ -16,7 +16,13 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.grid.boxes import Box, Interval, shape, volume, with_interval
+from synth.runtime.grid.boxes import (
+    Box,
+    first_rows,
+    shape,
+    volume,
+    with_interval,
+)
 from synth.runtime.grid.row_maps import (
     CONSTANT,
     RowMap,
@@ -227,13 +233,8 @@ def like_part(layouts: Sequence[Layout], place: int, dim: int) -> Layout:
     part = next((each for each in order if each.whole[dim]), layouts[place])
     total = sum(layout.whole[dim] for layout in layouts)
     boxes = (
-        with_interval(box, dim, _scaled(box[dim], part.whole[dim], total))
+        with_interval(box, dim, first_rows(box[dim], max(1, part.whole[dim]), total))
         for box in part.boxes
     )
     whole = (*part.whole[:dim], total, *part.whole[dim + 1 :])
     return part.with_boxes(whole, boxes)
-
-
-def _scaled(interval: Interval, size: int, total: int) -> Interval:
-    low, high = interval
-    return low * total // max(1, size), high * total // max(1, size)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.grid.boxes import Box, Window, zeros_around
+from synth.runtime.grid.boxes import Box, Window, first_rows, zeros_around
 from synth.runtime.kernels.autocast import Operator
 from synth.runtime.rules.access import Same, Windows
 from synth.runtime.rules.rule import Rule, in_one_dtype, pulled, where_words
@@ -145,8 +145,8 @@ def scaled(source: Layout, out: Sequence[int]) -> Layout:
         (
             *box[:2],
             *(
-                (-(-low * extent // size), -(-high * extent // size))
-                for (low, high), (size, extent) in zip(box[2:], scales, strict=True)
+                first_rows(rows, size, extent)
+                for rows, (size, extent) in zip(box[2:], scales, strict=True)
             ),
         )
         for box in source.boxes

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import torch
 
 from synth.runtime.comm.layout import Layout
-from synth.runtime.grid.boxes import Box, Interval, cut, overlap, shape, volume
+from synth.runtime.grid.boxes import (
+    Box,
+    cut,
+    first_rows,
+    overlap,
+    shape,
+    volume,
+)
 from synth.runtime.rules.access import Access, Rows, Same, Single, Whole, read_box
 from synth.runtime.rules.rule import (
     LocalCall,
@@ -121,7 +128,7 @@ def _candidates(
         if len(places) == len(cut_dims) and places.keys() <= {*divided}:
             boxes = [
                 tuple(
-                    _scaled(box[places[dim]], whole[places[dim]][1], out[dim])
+                    first_rows(box[places[dim]], whole[places[dim]][1], out[dim])
                     if dim in places
                     else frame[dim]
                     for dim in range(len(out))
@@ -141,12 +148,6 @@ def _dim_of(access: int | Access | None) -> int | None:
     if isinstance(access, int | None):
         return access
     return None if isinstance(access, Whole | Single | Rows) else access.dim
-
-
-def _scaled(rows: Interval, size: int, extent: int) -> Interval:
-    """The rows of a result of some extent that lie as those of an operand do."""
-    low, high = (-(-end * extent // size) for end in rows)
-    return low, high
 
 
 def _grid(out: tuple[int, ...], order: Sequence[int], ranks: int) -> list[Box]:
