@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from torch import fx, nn
 
 from synth.runtime.comm.layout import Layout, even
+from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -73,7 +74,32 @@ class WantedLayouts:
         whole = node_shape(node)
         first = next((user for user in node.users if user.op != "output"), None)
         wanted = None if first is None else self._wanted_by(first, whole, True)
-        return wanted or even(whole, self.ranks)
+        return wanted or self._by_channels(node) or even(whole, self.ranks)
+
+    def _by_channels(self, node: fx.Node) -> Layout | None:
+        """Where the first planned layer wants some channels of an input, as a half.
+
+        It may read them behind calls that keep all other dimensions. None where it cuts
+        channels, or where there is no such layer.
+        """
+        whole = node_shape(node)
+        seen, waiting = {node}, [node]
+        for here in waiting:
+            for user in here.users:
+                shape = node_shape(here)
+                found = self._wanted_by(user, shape, True)
+                if found is not None:
+                    cut = {box[1] for box in found.boxes if volume(box)} - {
+                        (0, shape[1])
+                    }
+                    boxes = ((box[0], (0, whole[1]), *box[2:]) for box in found.boxes)
+                    return None if cut else found.with_boxes(whole, boxes)
+                made = node_shape(user) if user.op.startswith("call") else ()
+                same = len(made) > 2 and (made[0], *made[2:]) == (whole[0], *whole[2:])
+                if same and user not in seen:
+                    seen.add(user)
+                    waiting.append(user)
+        return None
 
     def by_reader(self, node: fx.Node) -> Layout | None:
         """Where the one layer that reads a value wants it.

@@ -202,7 +202,8 @@ def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:
-    rule = pointwise(layouts, call.filled(in_place=False), call.out)
+    like = call.node.meta.get("like")  # where the planner has it
+    rule = pointwise(layouts, call.filled(in_place=False), call.out, like)
     given = call.parameters.values()
     boxes = {name: _broadcast(call, rule.out, v.shape) for name, v in given}
     return Pulled(rule, count, hold(call, boxes, count))

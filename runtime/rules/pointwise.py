@@ -55,13 +55,17 @@ def is_pointwise(name: str) -> bool:
 
 
 def pointwise(
-    sources: Sequence[Layout], call: LocalCall, whole: Sequence[int] | None = None
+    sources: Sequence[Layout],
+    call: LocalCall,
+    whole: Sequence[int] | None = None,
+    like: int | None = None,
 ) -> Rule:
-    """All operands come to the largest one, the first of those.
+    """All operands come to one of them.
 
-    whole: the shape of the result; None for that of the largest operand.
+    whole: the shape of the result; None for that of the largest operand. like: the
+    place of the operand; None for the largest one, the first of those.
     """
-    out = expanded(largest(sources), whole)
+    out = expanded(largest(sources) if like is None else sources[like], whole)
     operands = (
         pulled(source, aligned(source.whole, out.whole), out, place)
         for place, source in enumerate(sources)

@@ -4,14 +4,15 @@ Every planned node is one loop nest. A fully connected layer over a feature map 
 covers the map. A pooling is a convolution with one group per channel and no weights; an upsampling is a
 transposed one. Global and adaptive pooling is computed where its input lies; of a concatenation, part by
 part. All other nodes have the layout of their input: normalization, activations and the like. A sum has the
-layout of its first input; its other inputs are redistributed. A concatenation moves nothing; a node that
-reads it reads its channels from the layouts of all its parts.
+layout of its first input, which is one that lies as planned nodes do, if any does (`first_laid_out`); its
+other inputs are redistributed. A concatenation moves nothing; a node that reads it reads its channels from
+the layouts of all its parts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -159,6 +160,9 @@ class Part:
         return all(not isinstance(each, Reduction) or each.whole for each in self.path)
 
 
+Parts = tuple[Part, ...]
+
+
 @dataclass(frozen=True)
 class Network:
     """A network as the planner sees it: nodes, each of which comes after its inputs, and the input's shape.
@@ -184,48 +188,12 @@ class Network:
         return [node for node in self.nodes.values() if node.layer is not None]
 
     @cached_property
-    def parts(self) -> dict[str, tuple[Part, ...]]:
+    def parts(self) -> dict[str, Parts]:
         """Node -> the parts of its output's channels, in order."""
-        parts: dict[str, tuple[Part, ...]] = {"input": (Part(None, 0, self.input[1]),)}
+        parts = parts_of_input(self.input)
         for node in self.nodes.values():
-            if node.kind == "gathered":  # every rank computes it from whole tensors
-                parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
-            elif node.layer or not node.inputs:
-                parts[node.name] = (Part(node.name, 0, node.shape[1]),)
-            elif node.kind == "reindex":
-                parts[node.name] = (self._reindexed(node, parts[node.inputs[0]]),)
-            elif node.kind == "globalpool":
-                parts[node.name] = self._reduced(node, parts[node.inputs[0]])
-            elif node.kind == "cat":
-                parts[node.name] = tuple(part for name in node.inputs for part in parts[name])
-            else:
-                parts[node.name] = parts[node.inputs[0]]
+            parts[node.name] = parts_of(node, parts)
         return parts
-
-    def _reduced(self, node: Node, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """The parts of a value whose positions are reduced, each by itself."""
-        found = []
-        for number, part in enumerate(parts):
-            name = node.name if len(parts) == 1 else f"{node.name}.{number}"
-            known = part.node is not None and part.regular
-            last = Reduction.of(name, node, part.count)
-            made = replace(part, path=(*part.path, last)) if known else Part(None, 0, part.count)
-            found.append(made)
-        return tuple(found)
-
-    def _reindexed(self, node: Node, parts: tuple[Part, ...]) -> Part:
-        """The part of a reindexed value.
-
-        It has no planned node where the value has other samples or channels.
-        """
-        first = parts[0]
-        unknown = Part(None, 0, math.prod(node.shape[1:2]))
-        if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
-            return unknown
-        if not first.regular or node.dims[:2] not in ((), (0, 1)):
-            return unknown
-        path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
-        return Part(first.node, 0, node.shape[1], path)
 
     @cached_property
     def trained(self) -> frozenset[str]:
@@ -305,9 +273,65 @@ class Network:
         )
 
 
-def _common_channels(
-    sources: tuple[Part, ...], targets: tuple[Part, ...], role: Role
-) -> Iterator[tuple[Edge, Channels]]:
+def parts_of_input(shape: tuple[int, ...]) -> dict[str, Parts]:
+    """Those of the network's input, to which those of each node are added by `parts_of`."""
+    return {"input": (Part(None, 0, shape[1]),)}
+
+
+def parts_of(node: Node, known: Mapping[str, Parts]) -> Parts:
+    """The parts of a node's output. known: those of its inputs."""
+    if node.kind == "gathered":  # every rank computes it from whole tensors
+        return (Part(None, 0, math.prod(node.shape[1:2])),)
+    if node.layer or not node.inputs:
+        return (Part(node.name, 0, node.shape[1]),)
+    first = known[node.inputs[0]]
+    if node.kind == "reindex":
+        return (_reindexed(node, first),)
+    if node.kind == "globalpool":
+        return _reduced(node, first)
+    if node.kind == "cat":
+        return tuple(part for name in node.inputs for part in known[name])
+    return first
+
+
+def first_laid_out(names: Sequence[str], known: Mapping[str, Parts]) -> int:
+    """The place of the operand of a sum or product in whose layout it is computed. names: of equal shapes.
+
+    This is the first that lies as planned nodes do, all of it: else no edges would lead to its readers.
+    Without such an operand it is the first.
+    """
+    places = (i for i, name in enumerate(names) if all(part.node for part in known[name]))
+    return next(places, 0)
+
+
+def _reduced(node: Node, parts: Parts) -> Parts:
+    """The parts of a value whose positions are reduced, each by itself."""
+    found = []
+    for number, part in enumerate(parts):
+        name = node.name if len(parts) == 1 else f"{node.name}.{number}"
+        known = part.node is not None and part.regular
+        last = Reduction.of(name, node, part.count)
+        made = replace(part, path=(*part.path, last)) if known else Part(None, 0, part.count)
+        found.append(made)
+    return tuple(found)
+
+
+def _reindexed(node: Node, parts: Parts) -> Part:
+    """The part of a reindexed value.
+
+    It has no planned node where the value has other samples or channels.
+    """
+    first = parts[0]
+    unknown = Part(None, 0, math.prod(node.shape[1:2]))
+    if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
+        return unknown
+    if not first.regular or node.dims[:2] not in ((), (0, 1)):
+        return unknown
+    path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
+    return Part(first.node, 0, node.shape[1], path)
+
+
+def _common_channels(sources: Parts, targets: Parts, role: Role) -> Iterator[tuple[Edge, Channels]]:
     """(ends of an edge, channels) of all pairs of parts that have channels in common."""
     begin = 0
     for source in sources:

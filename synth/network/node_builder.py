@@ -13,7 +13,7 @@ from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.arguments import FLAGS, check_arguments, division_of, flag_of, number_of, shown
 from synth.network.entries import Entry, in_dependency_order
-from synth.network.graph import Network, Node
+from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
 from synth.network.kinds import CONVS, KINDS
 from synth.network.row_map_entries import padding_of, row_maps
 
@@ -30,16 +30,20 @@ def build_network(
     shape = _input_shape(input)
     word = dtype.text if isinstance(dtype, Scalar) else "float32"
     nodes: dict[str, Node] = {}
+    parts = parts_of_input(shape)
     for entry in in_dependency_order(entries):
         shapes = [shape if source == "input" else nodes[source].shape for source in entry.inputs]
         if entry.kind in CONVS and "padding_mode" in entry.arguments and len(shapes) == 1:
             pad, entry = padding_of(entry, shapes[0])
             if pad is not None:
                 shapes = [pad.shape]
-                nodes[pad.name] = pad
+                nodes[pad.name], parts[pad.name] = pad, parts_of(pad, parts)
             if pad is not None and any(each.name == pad.name for each in entries):
                 raise entry.place.fault(f"{pad.name} is the padding of {entry.name}; rename the other")
-        nodes[entry.name] = _NodeBuilder(entry, shapes, word, nodes).node()
+        made = _NodeBuilder(entry, shapes, word, nodes).node()
+        if made.kind in ("add", "mul"):
+            made = replace(made, inputs=_in_order(made, shapes, parts))
+        nodes[entry.name], parts[entry.name] = made, parts_of(made, parts)
     return Network(name, shape, nodes, word, origin)
 
 
@@ -268,6 +272,13 @@ def shape_before_flatten(nodes: Mapping[str, Node], name: str) -> Shape | None:
         name = nodes[name].inputs[0]
     flat = name != "input" and nodes[name].kind == "flatten"
     return nodes[name].in_shape if flat else None
+
+
+def _in_order(node: Node, shapes: Sequence[Shape], parts: Mapping[str, Parts]) -> tuple[str, ...]:
+    """The operands of a sum or product with the one first in whose layout it is computed."""
+    alike = [name for name, shape in zip(node.inputs, shapes, strict=True) if shape == node.shape]
+    first = node.inputs.index(alike[first_laid_out(alike, parts)])
+    return (node.inputs[first], *node.inputs[:first], *node.inputs[first + 1 :])
 
 
 def _at(value: Any, axis: int) -> int:

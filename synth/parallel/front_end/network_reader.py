@@ -2,8 +2,8 @@
 
 Every node of the network has its dimensions in the order (N, C, *spatial). A model may permute them, so a
 value of the model is a node of the network and the order in which the model has its dimensions. Convolutions,
-linear layers, poolings and upsamplings are planned. Other operators use the layout of their first
-(elementwise: largest) input; other operands are redistributed. What cannot be computed on shards is
+linear layers, poolings and upsamplings are planned. Other operators use the layout of their first input
+(elementwise: see `first_laid_out`); other operands are redistributed. What cannot be computed on shards is
 "gathered" and has no layout of its own.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.layer.layer import Layer
-from synth.network.graph import Network, Node
+from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
 from synth.network.node_builder import shape_before_flatten
 from synth.network.reductions import layer_below
 from synth.network.row_maps import CONSTANT, RowMap
@@ -55,7 +55,8 @@ class NetworkReader:
     """Reads a graph of `synth.runtime.tracing.trace.traced` node by node.
 
     Writes into the metadata of the graph. "layer" of a planned node is the name of its layer. "tensor" of a
-    node is the network's node whose value it has, with the network's order of dimensions.
+    node is the network's node whose value it has, with the network's order of dimensions. "like" of a sum is
+    the place of the operand in whose layout it is computed.
     """
 
     operators: Operators
@@ -65,6 +66,7 @@ class NetworkReader:
     nodes: dict[str, Node] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # layer -> what its kind leaves out
     values: dict[fx.Node, Value] = field(default_factory=dict)
+    parts: dict[str, Parts] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)  # parameters of the nodes so far
     input: Shape = ()
 
@@ -76,6 +78,7 @@ class NetworkReader:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         first = max(inputs, key=lambda node: (2 <= len(_shape(node)) <= 5, math.prod(_shape(node))))
         self.input = _shape(first)
+        self.parts = parts_of_input(self.input)
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._input(node, node is first)
@@ -86,8 +89,10 @@ class NetworkReader:
                 self.values[node] = self._read(call)
                 facts = {"saves": saved_tensor(call), "region": node.meta.get("regions", {}).get(True, ())}
                 new = self.nodes.keys() - before
-                for each in new:
-                    self.nodes[each] = replace(self.nodes[each], **facts)
+                for each in self.nodes:
+                    if each in new:
+                        self.nodes[each] = replace(self.nodes[each], **facts)
+                        self.parts[each] = parts_of(self.nodes[each], self.parts)
                 self._note_tensor(call, new)
         return Network(name, self.input, self.nodes, self.dtype)
 
@@ -124,7 +129,8 @@ class NetworkReader:
             return Value("input", straight(shape))
         name = self.names.free(str(node.name))
         own = shape or (1,)
-        self.nodes[name] = Node(name, "gathered", ("input",), own, self.input, divided="parts")
+        self.nodes[name] = made = Node(name, "gathered", ("input",), own, self.input, divided="parts")
+        self.parts[name] = parts_of(made, self.parts)
         self.notes[name] = OTHER
         return Value(name, straight(shape))
 
@@ -295,10 +301,11 @@ class NetworkReader:
         return Value(name, order)
 
     def _elementwise(self, call: Call) -> Value | None:
-        """Uses the layout of its largest operand; the other operands are redistributed."""
-        base = max(call.inputs, key=lambda node: math.prod(_shape(node)))
-        if _shape(base) != call.out:  # broadcast to a larger shape
+        """Uses the layout of an operand of its shape (`first_laid_out`); the others are redistributed."""
+        alike = [node for node in call.inputs if _shape(node) == call.out]
+        if not alike:  # broadcast to a larger shape
             return None
+        base = alike[first_laid_out([self.values[node].name for node in alike], self.parts)]
         others = [node for node in call.inputs if node is not base]
         value = self.values[base]
         if not others and not call.parameters:
@@ -314,6 +321,7 @@ class NetworkReader:
         shapes = {self._shape_of(source) for source in sources}
         if shapes - {shape, gate} or (len(shapes) > 1 and len(shape) < 3):
             return None
+        call.node.meta["like"] = call.inputs.index(base)
         kind = "mul" if len(shapes) > 1 or call.word == "mul" else "add"
         return self._add(call, kind, sources, value.order)
 
