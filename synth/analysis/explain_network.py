@@ -13,7 +13,6 @@ from typing import Any
 from synth.base.text_table import table, wrapped
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, TENSORS
-from synth.network.plan.cost_text import cost_text
 
 SCHEMA = "synth.explanation/1"
 MOST = 10  # layers, and redistributions, in a text
@@ -60,7 +59,7 @@ class NetworkExplanation:
         return "\n".join([*lines, *(f"  {line}" for line in wrapped(self.limits))]) + "\n"
 
     def _shown(self, cost: float) -> str:
-        return f"{show_words(cost)} words" if self.unit == "words" else f"{cost * 1e3:.4g} ms"
+        return _cost(self.unit, cost)
 
     def _layers(self) -> list[str]:
         rows = [["layer", "grid", *NAMES.values(), "cost", "share"]]
@@ -127,15 +126,17 @@ def _how(layer: dict[str, Any]) -> str:
     return f"{grid}{rows}, {NAMES[layer['stationary']]} stationary{weights}"
 
 
+def _cost(objective: str, cost: float) -> str:
+    return f"{show_words(cost)} words" if objective == "words" else f"{cost * 1e3:.4g} ms"
+
+
 def _limits(data: Mapping[str, Any]) -> list[str]:
     """What keeps the cost from being less."""
     found, cost, least = [], data["cost"], data["lower_bound"]
     if least:
         above = cost / least - 1
         said = "which it costs" if above < 1e-9 else f"it costs {above:.1%} more"
-        found.append(
-            f"no plan of the family costs less than {cost_text(data['objective'], least, {})}: {said}"
-        )
+        found.append(f"no plan of the family costs less than {_cost(data['objective'], least)}: {said}")
     if data["gap"] > 1e-9:
         found.append(f"the choice among the options is proven up to a gap of {data['gap']:.2%}")
     if data["ratio"] is not None:

@@ -38,18 +38,12 @@ def today(plan: NetworkPlan) -> list[Today]:
     Memory is what the rank that holds most has in a step, without optimizer state: `NetworkPlan.held_bytes`.
     """
     found = {each.name: each for each in plan.single_strategies}
-    rows = [Today(THIS, "by layer", words_in_all(plan), plan.held_bytes), *_data_parallel(plan)]
+    rows = [Today(THIS, "by layer", plan.received.words, plan.held_bytes), *_data_parallel(plan)]
     if not found:
         return rows
     tensor = [_of_single(plan, found[name]) for name in TENSOR]
     best = min(tensor, key=lambda each: (each.words is None, each.words or 0))
     return [*rows, replace(best, name="tensor"), replace(_of_single(plan, found["spatial"]), name="spatial")]
-
-
-def words_in_all(plan: NetworkPlan) -> int:
-    """Words that a rank receives in a step, at most: of layers, between them, of calls and normalizations."""
-    own = round(plan.cost) if plan.request.objective == "words" else moved_words(plan)
-    return own + sum(plan.words_beside.values())
 
 
 def with_today(plan: NetworkPlan) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def today_text(plan: NetworkPlan) -> str:
     """The rows of `today` as a table."""
     if plan.request.procs > MAX_EXACT_RANKS:
         return ""
-    rows, mine = [HEAD], words_in_all(plan)
+    rows, mine = [HEAD], plan.received.words
     for each in today(plan):
         known = each.words is not None and each.memory_bytes is not None
         words = show_words(each.words or 0) if known else "-"
@@ -126,10 +120,14 @@ def _of_single(plan: NetworkPlan, single: SingleStrategy) -> Today:
         why = f"{other} of {count} layers cannot use {plan.request.procs} processes so"
         return Today(single.name, why, None, None)
     made = laid_out(plan, replace(plan.request, limit_bytes=None), single.placed_grids, timed=single.timed)
-    own = round(single.cost) if plan.request.objective == "words" else moved_words(made)
+    if made.counted:
+        words = made.received.words
+    else:
+        own = round(single.cost) if plan.request.objective == "words" else moved_words(made)
+        words = own + sum(made.words_beside.values())
     how = f"{single.name}s" if single.name in TENSOR else "rows"
     how += f"; {other} of {count} layers cut otherwise" if other else ""
-    return Today(single.name, how, own + sum(made.words_beside.values()), made.held_bytes)
+    return Today(single.name, how, words, made.held_bytes)
 
 
 def laid_out(

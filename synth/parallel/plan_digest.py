@@ -17,8 +17,8 @@ from synth.planning.plan_json import exact_json
 
 
 def _of_network(data: Mapping[str, Any]) -> str:
-    """Without the words beside the layers, which a plan from another process counts less exactly."""
-    return digest_of({key: value for key, value in data.items() if key != "beside"})
+    """Without all words of the busiest process, which a plan from another process counts less exactly."""
+    return digest_of({key: value for key, value in data.items() if key not in ("beside", "received")})
 
 
 def digest_of_plan(plan: Any) -> str:
@@ -27,7 +27,7 @@ def digest_of_plan(plan: Any) -> str:
     Raises `InputError` for a file that cannot be read.
     """
     if isinstance(plan, NetworkPlan):
-        return f"a network plan, digest {_of_network(to_json(plan))}"
+        return f"a network plan, digest {_of_network(to_json(plan, counted=False))}"
     if isinstance(plan, NetworkPlanFile):
         return f"a network plan, digest {_of_network(plan.data)}"
     if isinstance(plan, Plan):

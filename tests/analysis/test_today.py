@@ -11,7 +11,7 @@ import pytest
 
 import synth
 from synth.analysis.today import Today, today
-from synth.analysis.today_network import laid_out, today_text, with_today, words_in_all
+from synth.analysis.today_network import laid_out, today_text, with_today
 from synth.analysis.today_network import today as today_of_network
 from synth.cli.main import main
 from synth.layer.axes import PerAxis
@@ -131,7 +131,7 @@ def test_memory_of_ddp_is_that_of_one_process_with_its_samples() -> None:
 def test_tensor_and_spatial_are_the_plans_of_these_strategies(objective: str) -> None:
     plan = planned(4, training=True, objective=objective)
     found, singles = of_network(plan), {each.name: each for each in plan.single_strategies}
-    assert found["this plan"].words == words_in_all(plan)
+    assert found["this plan"].words == plan.received.words
     assert found["this plan"].memory_bytes == plan.held_bytes
     alone = {
         name: plan_network(plan.network, replace(plan.request, axes=axes))
@@ -140,9 +140,9 @@ def test_tensor_and_spatial_are_the_plans_of_these_strategies(objective: str) ->
     for name, each in alone.items():
         assert singles[name].cost == pytest.approx(each.cost)
     if objective == "words":
-        assert found["spatial"].words == words_in_all(alone["spatial"])
+        assert found["spatial"].words == alone["spatial"].received.words
         assert found["spatial"].memory_bytes == alone["spatial"].held_bytes
-        assert found["tensor"].words == min(words_in_all(alone[name]) for name in ("filter", "channel"))
+        assert found["tensor"].words == min(alone[name].received.words for name in ("filter", "channel"))
 
 
 def test_what_cannot_be_says_why_and_idle_ranks_are_counted() -> None:

@@ -111,7 +111,7 @@ def test_one_network(run: Run, pass_: str) -> None:
     page, read = Path("report.html").read_text(), synth.read_plan("plan.json")
     explained = json.loads(run("explain", "plan.json", "--json"))
     said = {
-        "plan": number(rf"all in all {N} words", text) if made.words_beside else words,
+        "plan": number(rf"all in all at most {N} words", text) if made.words_beside else words,
         "plan, beside what is in use": number(rf"this plan +{N}  +", text.split("what is in use today")[1]),
         "plan --json": data["cost"] + sum(data.get("beside", {}).values()),
         "plan --json, beside what is in use": data["today"][0]["words"],

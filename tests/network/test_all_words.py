@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import synth
+from synth.analysis.today_network import with_today
 from synth.machine.file import load_machine
 from synth.network.file import load_network, parse_network
-from synth.network.plan.cost_text import cost_text
+from synth.network.plan.cost_text import Received, cost_text
 from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.network.step_time.calls import gathered_text
+from synth.parallel.plan_digest import digest_of_plan
 from synth.prediction.replay import replay
 from synth.reports.html.html_network import tiles
 
@@ -36,7 +41,7 @@ def test_words_of_calls_and_normalizations_are_in_every_summary(tmp_path: Path) 
     beside = made.words_beside
     assert beside == {"calls": call.words + call.back, "normalizations": made.statistics_words}
     every = round(made.cost + sum(beside.values()))
-    said = f"{every:,} words received per process".replace(",", " ")
+    said = f"at most {every:,} words received per process".replace(",", " ")
     assert said in str(made)
     assert said in report(made)
     file = tmp_path / "plan.json"
@@ -61,9 +66,47 @@ def test_forward_passes_count_calls_once_and_plans_without_them_have_no_entry() 
 
 
 def test_costs_as_text() -> None:
-    assert cost_text("words", 1200, {}) == "1 200 words received per process in layers and between them"
-    assert cost_text("words", 0, {"calls": 5}) == "5 words received per process (layers 0, calls 5)"
-    assert cost_text("time", 0.0012, {"calls": 5}) == "1.2 ms"
+    assert cost_text("words", 7, Received(1200, True)) == "1 200 words received by the busiest process"
+    assert cost_text("words", 7, Received(1200, False)) == "at most 1 200 words received per process"
+    assert cost_text("time", 0.0012, Received(5, True)) == "1.2 ms"
+
+
+class Recurrent(nn.Module):
+    """Steps that no layer and no edge of a network has: a recurrence, a scan, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lstm = nn.Conv1d(4, 4, 3, padding=1), nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x).cumsum(-1)
+        return y + self.lstm(y.transpose(1, 2))[0].transpose(1, 2)
+
+
+@pytest.mark.parametrize("objective", ["words", "time"])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_plan_of_a_model_says_all_words_of_the_busiest_rank(
+    mode: str, objective: str, tmp_path: Path
+) -> None:
+    """In its summary, report, file, the file's summary, page and table, and in no sum of maxima."""
+    model = Recurrent().train(mode == "training")
+    machine = "a100" if objective == "time" else None
+    made = synth.plan_model(model, (1, 4, 24), 4, mode=mode, objective=objective, machine=machine)
+    most = max(made.words.step)
+    assert made.received == (most, True)
+    assert most != round(made.cost) + sum(made.words_beside.values())
+    said = f"{most:,} words received by the busiest process".replace(",", " ")
+    data, words = with_today(made), objective == "words"
+    assert (said in str(made)) == words
+    assert f"all in all {said}" in report(made)
+    assert data["received"] == data["today"][0]["words"] == most
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(data))
+    assert (said in str(synth.read_plan(file))) == words
+    value, name, remark = tiles(data)[1]
+    assert not words or (value, name) == (f"{most:,}".replace(",", " "), "words in all")
+    assert ("busiest" in remark) == words
+    assert digest_of_plan(made) == digest_of_plan(pickle.loads(pickle.dumps(made)))
 
 
 def test_a_replay_says_how_many_ranks_work_and_which_weights_are_whole() -> None:

@@ -16,6 +16,6 @@ def calls_of_plan(plan: NetworkPlan) -> list[CallCost]:
     """From the steps of the plan's model where it has one and ranks are few, from the network otherwise."""
     request, network = plan.request, plan.network
     divided = any(node.kind == "gathered" for node in network.nodes.values())
-    if not divided or plan.words_of is None or request.procs > MOST_RANKS:
+    if not divided or not plan.counted:
         return call_costs(network, request.procs, request.machine)
     return counted_costs(network, request.procs, request.machine, plan.words.calls)

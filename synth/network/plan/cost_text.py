@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from synth.base.units import show_words
 
 
-def cost_text(objective: str, cost: float, beside: Mapping[str, int]) -> str:
-    """The seconds of a step, or all words that a process receives: in layers, between them, and `beside`.
+class Received(NamedTuple):
+    """Words that the busiest process receives in one pass: in a training step, or in a forward pass.
 
-    Words are a sum of maxima over ranks, and have not all steps of a traced model, such as recurrent layers,
-    scans and margins of calls: `NetworkPlan.words` has all words of each rank.
+    exact: whether these are all words of this process, counted from the steps of a model. Else they are a sum
+    of maxima over the processes, of layers, between them, and of what `NetworkPlan.words_beside` names; steps
+    of a model such as recurrent layers and scans are not in it.
     """
-    if objective == "time":
-        return f"{cost * 1e3:.4g} ms"
-    parts = [
-        f"layers {show_words(cost)}",
-        *(f"{cause} {show_words(words)}" for cause, words in beside.items()),
-    ]
-    shown = f" ({', '.join(parts)})" if beside else " in layers and between them"
-    return f"{show_words(cost + sum(beside.values()))} words received per process{shown}"
+
+    words: int
+    exact: bool
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"{show_words(self.words)} words received by the busiest process"
+        return f"at most {show_words(self.words)} words received per process"
+
+
+def received_of(data: Mapping[str, Any]) -> Received:
+    """What a plan file for words says."""
+    if data.get("received") is not None:
+        return Received(data["received"], True)
+    beside: Mapping[str, int] = data.get("beside") or {}
+    return Received(round(data["cost"]) + sum(beside.values()), False)
+
+
+def cost_text(objective: str, cost: float, received: Received) -> str:
+    """The seconds of a step, or all words that the busiest process receives."""
+    return f"{cost * 1e3:.4g} ms" if objective == "time" else str(received)

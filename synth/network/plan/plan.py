@@ -16,7 +16,8 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.margins.margins import Margins
 from synth.network.memory.step_memory import StepMemory, step_memory
-from synth.network.plan.cost_text import cost_text
+from synth.network.plan.calls import MOST_RANKS
+from synth.network.plan.cost_text import Received, cost_text
 from synth.network.request import NetworkRequest
 from synth.network.solve import Solution
 from synth.network.step_time.choice import TimedStep
@@ -216,6 +217,24 @@ class NetworkPlan(Tabular):
             )
         return self.words_of(self)
 
+    @property
+    def counted(self) -> bool:
+        """Whether `words` are known: of a plan of a model in this process, for few ranks."""
+        return self.words_of is not None and self.request.procs <= MOST_RANKS
+
+    @cached_property
+    def received(self) -> Received:
+        """Words that the busiest process receives in one pass: the one number of all summaries and reports.
+
+        From `words` where they are known, else a bound; see `Received`.
+        """
+        if self.counted:
+            return Received(self.words.most, True)
+        from synth.network.plan.step_words import moved_words
+
+        own = round(self.cost) if self.request.objective == "words" else moved_words(self)
+        return Received(own + sum(self.words_beside.values()), False)
+
     def __getstate__(self) -> dict[str, Any]:
         """Without the model and the options, which stay in this process."""
         return {**self.__dict__, "words_of": None, "busy": None}
@@ -241,7 +260,9 @@ class NetworkPlan(Tabular):
 
     def records(self) -> list[dict[str, Any]]:
         """A row per planned layer: grid, words by tensor, memory, and what `to_json` has of it."""
-        return [flat(layer) for layer in self.to_json()["layers"]]
+        from synth.network.plan.plan_json import layer_rows
+
+        return [flat(layer) for layer in layer_rows(self)]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON data of a network plan file: see `plan_json.to_json`."""
@@ -261,6 +282,6 @@ class NetworkPlan(Tabular):
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
             f"{len(self.placed_grids)} layers, "
-            f"{cost_text(self.request.objective, self.cost, self.words_beside)}{beside}; "
+            f"{cost_text(self.request.objective, self.cost, self.received)}{beside}; "
             f"{show_bytes(self.held_bytes)} per process"
         )

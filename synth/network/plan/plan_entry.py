@@ -158,6 +158,7 @@ class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):
     ratio: float | None
     digest: str
     beside: WordsBeside | None = None
+    received: Annotated[Count | None, Meta(description="all words of the busiest process")] = None
     margins: MarginsEntry | None = None
     today: Annotated[list[TodayRow], Meta(max_length=MAX_ROWS)] = []
 

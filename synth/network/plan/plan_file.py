@@ -9,7 +9,7 @@ from synth.base.notebook import inline_html
 from synth.base.tabular import Tabular, flat
 from synth.base.units import show_bytes
 from synth.layer.axes import PerAxis
-from synth.network.plan.cost_text import cost_text
+from synth.network.plan.cost_text import cost_text, received_of
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class NetworkPlanFile(Tabular):
 
     def __str__(self) -> str:
         """A summary in one line."""
-        cost = cost_text(self.objective, self.cost, self.data.get("beside") or {})
+        cost = cost_text(self.objective, self.cost, received_of(self.data))
         work = "training step" if self.data["pass"] == "training" else "forward pass"
         ratio, best = self.data["ratio"], self.data["best_single"]
         mine, *_ = self.data.get("today") or [{}]

@@ -35,7 +35,9 @@ if TYPE_CHECKING:  # reading a file must not import numpy
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
 
 
-def to_json(plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def to_json(
+    plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = (), counted: bool = True
+) -> dict[str, Any]:
     """`synth.network-plan/1`: decisions and costs. Costs are words or seconds as `objective` says.
 
     `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
@@ -45,6 +47,7 @@ def to_json(plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = ()) -> dict[
     `margins`, of a plan that has some: the rows beyond its own block, along d, h and w, that a rank computes
     of every covered tensor, and the words that it fetches of a tensor. `today`: the plan beside the methods
     in use today, which the argument of this name gives: words and bytes of a process, all calls included.
+    `received`: all words of the busiest process, of a plan of a model; counted: whether to count them.
     """
     request = plan.request
     best = plan.best_single
@@ -66,7 +69,7 @@ def to_json(plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = ()) -> dict[
         "word_bytes": plan.word_bytes,
         "memory_words": plan.used_words,
         "resident_words": plan.resident_words,
-        "layers": _layers(plan),
+        "layers": layer_rows(plan),
         "redistributions": _redistributions(plan),
         "singles": [{"name": s.name, "cost": s.cost, "why": s.why} for s in plan.single_strategies],
         "best_single": best.name if best else None,
@@ -74,6 +77,8 @@ def to_json(plan: NetworkPlan, today: Sequence[Mapping[str, Any]] = ()) -> dict[
     }
     if plan.words_beside:
         data["beside"] = plan.words_beside
+    if counted and plan.counted:
+        data["received"] = plan.received.words
     if plan.margins is not None:
         data["margins"] = plan.margins.to_json()
     if today:
@@ -94,7 +99,7 @@ def digest_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+def layer_rows(plan: NetworkPlan) -> list[dict[str, Any]]:
     from synth.network.plan.step_words import words_by_tensor
 
     covered = frozenset() if plan.margins is None else plan.margins.layers
@@ -227,10 +232,11 @@ def _check_totals(plan: NetworkPlanEntry) -> None:
     if plan.best_single != name:
         raise UsageError(f"best_single is {str(plan.best_single)[:60]!r}, which singles do not say")
     _check_same(plan.ratio, plan.cost / cost if cost else None, "ratio")
-    if plan.today and plan.objective == "words":
+    if plan.today and (plan.received is not None or plan.objective == "words"):
         beside = plan.beside or WordsBeside()
         every = plan.cost + beside.calls + beside.normalizations + beside.checkpoints
-        _check_same(plan.today[0].words, every, "today.0.words")
+        found = every if plan.received is None else plan.received
+        _check_same(plan.today[0].words, found, "today.0.words")
 
 
 def _check_same(stated: Any, derived: float | None, key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
-from synth.network.plan.cost_text import cost_text
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.plan.universal import assumptions, universal_words
@@ -186,10 +185,9 @@ def calls(plan: NetworkPlan) -> list[str]:
 
 
 def all_words(plan: NetworkPlan) -> list[str]:
-    """All words of a plan for words; no line where they are those of layers and between them."""
-    if plan.request.objective == "time" or not plan.words_beside:
-        return []
-    return [f"all in all {cost_text('words', plan.cost, plan.words_beside)}"]
+    """All words; no line for a network whose words are those of layers and between them, or for time."""
+    alone = plan.request.objective == "time" or not plan.words_beside
+    return [] if alone and not plan.counted else [f"all in all {plan.received}"]
 
 
 def step_of_model(plan: NetworkPlan) -> list[str]:

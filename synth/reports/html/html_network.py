@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from synth.analysis.today import Today
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES
+from synth.network.plan.cost_text import received_of
 from synth.reports.html.html_page import render
 from synth.reports.html.network_strip import AXIS_NAMES, bars, folded, priced, strip
 from synth.reports.html.replay_chart import timeline
@@ -90,15 +91,19 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
     def beside(cost: float) -> str:
         return f"{show_bytes(round(cost * size))}; " if in_words else ""
 
-    others = data.get("beside") or {} if in_words else {}
+    every: float = data["cost"]
+    said, others = "per process, at most, redistribution included", dict[str, int]()
+    if in_words:
+        every, exact = received_of(data)
+        others = {} if exact else data.get("beside") or {}
+        said = "received by the busiest process" if exact else said
     more = "".join(f"; {cause} {show_words(words)}" for cause, words in others.items())
-    every = data["cost"] + sum(others.values())
     return [
         (str(data["procs"]), "processes", f"{len(data['layers'])} planned layers"),
         (
             shown(data, every),
             "words in all" if in_words else "time in all",
-            f"{beside(every)}per process, at most, redistribution included{more}",
+            f"{beside(every)}{said}{more}",
         ),
         (
             shown(data, moved),
