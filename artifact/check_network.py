@@ -8,6 +8,9 @@ rank. A certificate splits the words of a redistribution between the layers at i
 for each listed choice of either, and one for all others. The bound is the sum of what each layer costs at
 least with its share. docs/networks.md has the argument.
 
+In inference a certificate also has a bound of any schedule of the layers. It follows from the surface of
+regions, which docs/bounds.md derives. Here positions are gone through one by one.
+
 The exit code is 0 if every certificate is right, 1 if one is wrong, 2 if a file cannot be read.
 """
 
@@ -18,14 +21,15 @@ import json
 import math
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 FIELDS = {"schema", "claim", "network", "procs", "balance", "mode", "layers", "edges"}
-FIELDS |= {"classes", "potentials", "words", "digest"}
+FIELDS |= {"classes", "potentials", "words", "any_schedule", "digest"}
 AXES = "bgdhwck"
 SPATIAL = "dhw"
 TAPS = {"d": "t", "h": "r", "w": "s"}
@@ -33,6 +37,7 @@ DIMS = {"In": "bgcdhw", "Ker": "gkctrs", "Out": "bgkdhw"}
 LACKS = {"In": "k", "Ker": "bdhw", "Out": "c"}
 WANTED = {"In": "cgbhwd", "Ker": "ckgrst", "Out": "kgbhwd"}  # dimensions of shards, in order of preference
 ORDERS = ("bgdhwck", "bgdhwkc")  # how axes run over the ranks, the last one fastest
+MOST_STEPS = 2**22  # pairs of one dimension that are gone through
 SHORT = 16  # extents up to which an axis may be cut into any number of parts
 Interval = tuple[int, int]
 Grid = tuple[int, ...]  # processes along each of AXES
@@ -139,6 +144,7 @@ class Layer:
         )
         self.weighted, self.transposed = bool(data["weighted"]), bool(problem.get("transposed"))
         self.rows = dict.fromkeys(SPATIAL, Rows(1, 1, 1, 0, 0, 1))
+        self.dims = list[tuple[int, ...]]()  # rows, taps, stride, zeros before, dilation, outputs
         if problem["kind"] == "matmul":
             b, k, c = problem["input"]
             g = 1
@@ -154,6 +160,7 @@ class Layer:
                     size = (size - 1) * stride - before - after + dilation * (taps - 1) + more + 1
                 axis = SPATIAL[3 - len(sizes) + i]
                 self.rows[axis] = Rows(size, taps, stride, before, after, dilation)
+                self.dims.append((size, taps, stride, before, dilation, self.rows[axis].out))
                 if self.transposed and self.rows[axis].read != list(range(size)):
                     raise ValueError("a transposed layer makes rows of which no input row is a part")
             if self.transposed:
@@ -499,6 +506,203 @@ def clipped(bounds: Interval, first: int, count: int) -> Interval:
     return low, high
 
 
+# --- any schedule: the surface of regions --------------------------------------------------------------
+
+
+class Pairs:
+    """Positions of one dimension and their partners: outputs and the inputs that they read, or turned.
+
+    dim: (rows, taps, stride, zeros before, dilation, outputs). turned: positions are inputs.
+    """
+
+    def __init__(self, dim: tuple[int, ...], turned: bool) -> None:
+        size, taps, stride, before, dilation, outputs = dim
+        need(outputs * taps <= MOST_STEPS, "5: a dimension is too large to go through")
+        self.real = range(outputs if turned else size)
+        self.partners = [
+            [stride * x + dilation * tap - before for tap in range(taps)] for x in range(outputs)
+        ]
+        classes = Counter(dilation * tap % stride for tap in range(taps))
+        self.groups = list(classes.values())  # how many outputs share an input that is far from the ends
+        self.group = {place: classes[(place + before) % stride] for each in self.partners for place in each}
+        if turned:
+            need(self.groups == [taps], "5: turned dimensions have no stride")
+            read = sorted(place for place in self.group if 0 <= place < size)
+            self.partners = [[place + before - dilation * tap for tap in range(taps)] for place in read]
+            self.group = {x: taps for each in self.partners for x in each}
+        self.shared = Counter(place for each in self.partners for place in each)
+        self.taps, self.most = taps, max(self.groups)
+
+    @cached_property
+    def degrees(self) -> list[int]:
+        """Partners that exist, of each position."""
+        return [sum(place in self.real for place in each) for each in self.partners]
+
+    @property
+    def others(self) -> Counter[int]:
+        """How many partners have so many positions."""
+        return Counter(number for place, number in self.shared.items() if place in self.real)
+
+    @property
+    def weight(self) -> int:
+        """Partners that some position has, each as often as it would be shared far from the ends."""
+        return sum(self.group[place] for place in self.shared if place in self.real)
+
+    def lines(self, ratio: Fraction) -> tuple[Fraction, Fraction, Counter[tuple[int, Fraction]]]:
+        """(cost of the ends of a line, positions from which on a line has it, how many (degree, charge))."""
+
+        def cost(inside: int, group: int) -> Fraction:
+            return min(ratio * (group - inside), Fraction(inside))
+
+        def block(n: int) -> Fraction:  # n neighbours far from the ends
+            met = [(min(i, n) - max(i - group, 0), group) for group in self.groups for i in range(n + group)]
+            return sum((cost(*each) for each in met), Fraction(0))
+
+        ends = block(self.most)
+        shorter = [n * ends / block(n) for n in range(1, self.most) if block(n) < ends]
+        lost = dict[tuple[int, int, bool], Fraction]()
+        kinds = Counter[tuple[int, Fraction]]()
+        for degree, partners in zip(self.degrees, self.partners, strict=True):
+            charge = Fraction(0)
+            for place in partners:
+                group, there, real = key = self.group[place], self.shared[place], place in self.real
+                if key not in lost:
+                    less = ((cost(i, group) - real * cost(i, there)) / i for i in range(1, there + 1))
+                    lost[key] = max(less)
+                charge += lost[key]
+            kinds[degree, charge] += 1
+        return ends, max([Fraction(1), *shorter]), kinds
+
+
+Charged = list[tuple[int, Fraction, int]]  # degree, charge, number of positions
+
+
+def line_regions(axes: list[Pairs], ratio: Fraction, short: Fraction) -> tuple[Fraction, Charged, Charged]:
+    """Of regions that lines cut: (w, charges of outputs, of inputs)."""
+    lines, taps = [axis.lines(ratio) for axis in axes], math.prod(axis.taps for axis in axes)
+    need(all(short >= least for _, least, _ in lines), "5: lines of that many positions have both ends")
+    scale = min(taps // axis.taps * ends for axis, (ends, _, _) in zip(axes, lines, strict=True)) / len(axes)
+    found = []
+    for corner in product(*(kinds.items() for _, _, kinds in lines)):
+        degree = math.prod(own for (own, _), _ in corner)
+        charge = Fraction(0)
+        for axis, (ends, _, _), ((own, mine), _) in zip(axes, lines, corner, strict=True):
+            across = taps // axis.taps
+            charge += across * mine + (across - degree // own) * ends / short
+        found.append((degree, charge / len(axes), math.prod(number for _, number in corner)))
+    return scale, found, []
+
+
+def square_regions(axes: list[Pairs], ratio: Fraction, short: Fraction) -> tuple[Fraction, Charged, Charged]:
+    """Of regions that reflections make octagons: (w, charges of outputs, of inputs)."""
+    n = len(axes)
+    need(n in (2, 3) and ratio >= 1 and all(axis.groups == [3] for axis in axes), "5: windows are 3 by 3")
+    root = Fraction(2116601, 100_000)
+    need(root**2 <= 448, "5: the root of 448")
+    part, side = min(Fraction(1), (ratio - 1) / 7), short * (2 if n == 2 else 1)
+    steep, less, flat = (1 - part) * root + part * 36, (1 - part) * 24 + part * 36, 12 + 6 * part
+    scale = steep - less / side
+    thin = scale > 0 and flat * side >= 4 * scale and flat * side * (steep - flat) >= less * scale
+    need(thin, "5: thin regions cost as much")
+
+    def lost(there: int) -> Fraction:
+        costs = ((1 - part) * min(9 - i, i) + (part * i if i < 9 else 0) for i in range(there + 1))
+        return max(each - ratio * (there - i) for i, each in enumerate(costs))
+
+    def planes(degrees: tuple[int, ...]) -> list[tuple[int, int]]:
+        both = list(combinations(range(n), 2))
+        return [(degrees[i] * degrees[j], math.prod(degrees) // (degrees[i] * degrees[j])) for i, j in both]
+
+    charged: list[Charged] = [[], []]
+    for which, counts in enumerate(([Counter(a.degrees) for a in axes], [a.others for a in axes])):
+        for corner in product(*(each.items() for each in counts)):
+            charge = Fraction(0)
+            for own, across in planes(tuple(degree for degree, _ in corner)):
+                missing = (3 ** (n - 2) - across) * scale / side
+                charge += across * lost(own) / ratio if which else across * (9 - own) + missing
+            number = math.prod(number for _, number in corner)
+            degree = math.prod(degree for degree, _ in corner)
+            charged[which].append((degree, charge / math.comb(n, 2), number))
+    return scale / (2 if n == 2 else 1), charged[0], charged[1]
+
+
+def exceeded(layer: Layer, procs: int, cap: int, cut: dict[str, Any], words: int) -> bool:
+    """Whether all processes access more words of In and Out beyond one copy of each than these.
+
+    The inequality C·t·Δ + β·Γ(Δ) >= ... of docs/bounds.md is false for them, and its left side grows.
+    """
+    need(cut.keys() == {"turned", "squares", "side", "weight"}, "5: the fields of a cut")
+    turned, squares = cut["turned"], cut["squares"]
+    need(type(turned) is type(squares) is bool, "5: a cut is turned or not, of squares or of lines")
+    side, weight = positive(cut["side"]), positive(cut["weight"])
+    g = layer.extents
+    c, k, samples, axes = g["c"], g["k"], g["b"] * g["g"], []
+    work = c * k * samples
+    for dim in layer.dims:
+        pairs = Pairs(dim, False)
+        work *= sum(pairs.degrees)
+        if pairs.most == 1:  # nothing is shared: taps are like channels, if none reads a zero
+            need(set(pairs.degrees) == {pairs.taps}, "5: outputs that share no input read no zeros")
+            c, samples = c * pairs.taps, samples * len(pairs.degrees)
+        else:
+            axes.append(Pairs(dim, turned))
+    need(axes != [] and procs * cap >= work, "5: inputs are shared, and the processes can do the work")
+    if turned:
+        c, k = k, c
+    n, taps = len(axes), math.prod(axis.taps for axis in axes)
+    ratio = Fraction(c * taps, k * math.prod(axis.most for axis in axes))
+    need(all(min(axis.degrees) > 0 for axis in axes) and weight >= taps, "5: all positions have partners")
+    shapes = square_regions if squares else line_regions
+    scale, charged, others = shapes(axes, ratio, side / (n + 1))
+    slope, curve = (n + 1) * scale / side, scale / side ** (n + 1)
+
+    charges = Fraction(0)
+    for per_word, each in ((samples * c * k, charged), (samples * c * k * ratio, others)):
+        for degree, charge, number in each:
+            charges += per_word * number * (charge + (procs - 1) * max(Fraction(0), degree + charge - weight))
+    one_in = Fraction(samples * c * math.prod(axis.weight for axis in axes), taps)
+    one_out = samples * k * math.prod(len(axis.degrees) for axis in axes)
+    # I_p = f_p/(T·K) + u_p and O_p = f_p/(T·C) + v_p, with f_p <= cap, and u, v that add up to these
+    u, v = one_in - Fraction(work, taps * k), one_out - Fraction(work, taps * c)
+    squared = Fraction(cap * work, taps * taps * c * k) + cap * (u / (taps * c) + v / (taps * k))
+    squared += Fraction(cap * words, taps * min(c, k)) + (u + v + words) ** 2 / 4
+    return bool(c * weight * words + curve * squared < slope * work / taps - charges)
+
+
+def positive(text: object) -> Fraction:
+    """A fraction above 0 in lowest terms, as text."""
+    need(isinstance(text, str) and len(text) < 99 and text == str(abs(Fraction(text))) != "0", "a fraction")
+    return Fraction(str(text))
+
+
+def check_any(data: dict[str, Any], network: str, layers: list[Layer], procs: int) -> str:
+    """The claim about any schedule of these layers."""
+    need(data.keys() == {"words", "claim", "layers"}, "5: the fields of any_schedule")
+    total = 0
+    known = dict[str, bool]()
+    for layer, each in zip(layers, data["layers"], strict=True):
+        need(each.keys() == {"most_work", "cut", "words"}, "5: the fields of a layer")
+        words, cap, cut = whole(each["words"]), whole(each["most_work"], 1), each["cut"]
+        key = f"{id(layer)} {json.dumps(each)}"
+        need(isinstance(cut, dict) if words else cut is None, "5: words and what proves them")
+        if words and key not in known:
+            known[key] = exceeded(layer, procs, cap, cut, words - 1)
+        need(words == 0 or known[key], f"5: a layer moves at least {words} words")
+        total += words
+    words_ = str(Fraction(total, procs))
+    need(data["words"] == words_, f"5: the layers move {words_} words of a process, on average")
+    said = (
+        f"any schedule of the layers of {network} receives at least {words_} words, on average over the "
+        f"processes, given: {procs} processes; classical multiply-adds, each on a real input element done "
+        "once, in one process; one owner of every word of In and Out, at the start and at the end (weights may "
+        "be everywhere); one owner of every activation between layers, no copies kept from one layer to the "
+        "next; words that travel whole, from process to process, and are not added on the way; in any process "
+        "at most the multiply-adds of each layer that the certificate has; any memory"
+    )
+    need(data["claim"] == said, "5: the claim about any schedule is what is proved")
+    return said
+
+
 def claim(data: dict[str, Any]) -> str:
     """What is proved, with all that it assumes."""
     passes = "the forward pass with weights that stay"
@@ -517,7 +721,7 @@ def claim(data: dict[str, Any]) -> str:
 
 def check(data: dict[str, Any]) -> str:
     """The claim of a right certificate. Raises `Wrong` at the first false step."""
-    need(data.keys() == FIELDS and data["schema"] == "synth.network-certificate/1", "the fields")
+    need(data.keys() == FIELDS and data["schema"] == "synth.network-certificate/2", "the fields")
     balance = Fraction(data["balance"])
     made = Certificate(data)
     for number, each in enumerate(data["classes"]):
@@ -535,6 +739,9 @@ def check(data: dict[str, Any]) -> str:
         total += min(map(sum, zip(own, *shares, strict=True)))
     need(whole(data["words"]) <= total, f"4: the shares add up to {total} words, {data['words']} are claimed")
     need(data["claim"] == claim(data), "the claim is what is proved")
+    need((data["any_schedule"] is None) == made.training, "5: a bound of any schedule in inference")
+    if not made.training:
+        check_any(data["any_schedule"], data["network"], [made.classes[k] for k in made.of], made.procs)
     rest = {key: value for key, value in data.items() if key != "digest"}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
     need(data["digest"] == digest, "the digest is that of the other fields")

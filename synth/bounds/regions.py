@@ -1,4 +1,7 @@
-"""What regions of signals, images and volumes cost; windows have an odd number of taps (docs/bounds.md)."""
+"""What regions of signals, images and volumes cost (docs/bounds.md, "The surface of regions").
+
+All numbers are exact if the ratio, the weight and the side are fractions; floats choose among shapes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
+
+from synth.layer.window import Window
+
+Number = Fraction | float
+Kinds = Counter[tuple[int, Number]]
 
 
 @dataclass(frozen=True)
@@ -20,13 +30,13 @@ class Line:
     """
 
     taps: int
-    ends: float
-    short: float
-    kinds: Counter[tuple[int, float]]
+    ends: Number
+    short: Number
+    kinds: Kinds
 
 
 class Reach(NamedTuple):
-    """One axis: output x reads the inputs x - before .. x - before + taps - 1 that are in [0, size)."""
+    """Output x reads the inputs x - before .. x - before + taps - 1 that are in [0, size)."""
 
     taps: int
     size: int
@@ -49,40 +59,101 @@ class Reach(NamedTuple):
         found[self.taps] += high - low
         return +found
 
+    @property
+    def read(self) -> int:
+        """The number of inputs that some output reads."""
+        last = min(self.size, self.outputs + self.taps - 1 - self.before)
+        return max(0, last - max(0, -self.before))
 
-def line(reach: Reach, ratio: float) -> Line:
-    """The line of an axis with an odd number of taps. `ratio`: κ, input channels by filters."""
-    taps, outputs = reach.taps, reach.outputs
+
+class Part(NamedTuple):
+    """Outputs of an axis that share inputs with each other only, and `number` times the same beside them.
+
+    reaches: of the same outputs, by residue classes of the inputs modulo the stride.
+    """
+
+    number: int
+    reaches: tuple[Reach, ...]
+
+    def turned(self) -> Part:
+        """The same with inputs and outputs exchanged. There is one class of inputs."""
+        (reach,) = self.reaches
+        return Part(self.number, (reach.turned(),))
+
+
+def parts(window: Window, outputs: int) -> list[Part]:
+    """An axis as parts: outputs that are a multiple of δ/gcd(σ, δ) apart share inputs."""
+    stride, dilation, taps = window.stride, window.dilation, window.kernel
+    step = stride // math.gcd(stride, dilation)  # between taps that read the same class of inputs
+    apart = dilation * step // stride
+    lattice = stride * apart  # between successive inputs of a class
+
+    def at(first: int) -> tuple[Reach, ...]:
+        count = -(-(outputs - first) // apart)
+        found = []
+        for tap in range(min(step, taps)):
+            row = stride * first + dilation * tap - window.padding
+            before = -(row // lattice)
+            found.append(
+                Reach(
+                    -(-(taps - tap) // step), (window.size - 1 - row) // lattice - before + 1, count, before
+                )
+            )
+        return tuple(found)
+
+    turns = {0, min(outputs, apart), outputs % apart}
+    for tap in range(min(step, taps)):
+        for end in (0, window.size):  # from these outputs on, a class has an input more before it, or less
+            turns.add(-(-((window.padding + end - dilation * tap) % lattice) // stride))
+    edges = sorted(each for each in turns if each <= min(outputs, apart))
+    return [Part(after - first, at(first)) for first, after in itertools.pairwise(edges)]
+
+
+def line(axis: Sequence[Part], ratio: Number) -> Line:
+    """The line of an axis. `ratio`: κ, by which an input of a region costs more than an output."""
+    taps = [reach.taps for reach in axis[0].reaches]
+    most = max(taps)
     sums = [
-        sum(_cost(min(a, j, a + taps - j), taps, ratio) for j in range(1, a + taps)) for a in range(1, taps)
+        sum(_cost(min(a, j, n, a + n - j), n, ratio) for n in taps for j in range(1, a + n))
+        for a in range(1, most)
     ]
-    ends = 2 * sum(_cost(j, taps, ratio) for j in range(1, taps))
-    short = max([1.0, *(a * ends / total for a, total in enumerate(sums, 1) if total < ends)])
-    low = min(2 * taps, outputs)
-    high = max(low, outputs - 2 * taps)
-    kinds: Counter[tuple[int, float]] = Counter({(taps, 0.0): high - low})
-    for x in itertools.chain(range(low), range(high, outputs)):
-        kinds[kind(reach, ratio, x)] += 1
-    return Line(taps, ends, short, +kinds)
+    ends = 2 * sum(_cost(j, n, ratio) for n in taps for j in range(1, n))
+    short = max([1 + 0 * ratio, *(a * ends / total for a, total in enumerate(sums, 1) if total < ends)])
+    kinds: Kinds = Counter()
+    for each in axis:
+        outputs = each.reaches[0].outputs
+        low = min(2 * most, outputs)
+        high = max(low, outputs - 2 * most)
+        kinds[sum(taps), 0 * ratio] += (high - low) * each.number
+        for x in itertools.chain(range(low), range(high, outputs)):
+            kinds[kind(each.reaches, ratio, x)] += each.number
+    return Line(sum(taps), ends, short, +kinds)
 
 
-def _cost(inside: int, degree: int, ratio: float) -> float:
+def _cost(inside: int, degree: int, ratio: Number) -> Number:
     """The least cost of an input that `inside` outputs of a region and `degree` outputs in all read."""
-    return min(ratio * (degree - inside), inside)
+    return min(ratio * (degree - inside), inside + 0 * ratio)
 
 
-def kind(reach: Reach, ratio: float, x: int) -> tuple[int, float]:
+def kind(reaches: Sequence[Reach], ratio: Number, x: int) -> tuple[int, Number]:
     """(inputs that output x reads, its charge): what lines lose at the border of the image, per position."""
-    taps, degree, charge = reach.taps, 0, 0.0
-    for y in range(x - reach.before, x - reach.before + taps):
-        readers = min(reach.outputs, y + reach.before + 1) - max(0, y + reach.before - taps + 1)
-        real = 0 <= y < reach.size
-        degree += real
-        charge += max(
-            (_cost(i, taps, ratio) - (_cost(i, readers, ratio) if real else 0.0)) / i
-            for i in range(1, readers + 1)
-        )
+    degree, charge = 0, 0 * ratio
+    for reach in reaches:
+        for y in range(x - reach.before, x - reach.before + reach.taps):
+            readers = min(reach.outputs, y + reach.before + 1) - max(0, y + reach.before - reach.taps + 1)
+            real = 0 <= y < reach.size
+            degree += real
+            if not real or readers < reach.taps:
+                charge += _charge(reach.taps, readers, real, ratio)
     return degree, charge
+
+
+@lru_cache(maxsize=4096, typed=True)  # 2.25 is no Fraction(9, 4)
+def _charge(taps: int, readers: int, real: bool, ratio: Number) -> Number:
+    """What each of the readers of an input is charged."""
+    return max(
+        (_cost(i, taps, ratio) - (_cost(i, readers, ratio) if real else 0)) / i for i in range(1, readers + 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -90,40 +161,38 @@ class Region:
     """What the lines of all axes give for a region: costs, and its positions by (degree, charge)."""
 
     taps: int
-    scale: float  # w: a region of m positions of n axes costs w·min(n·m^(1-1/n), m/short)
-    short: float
-    kinds: Counter[tuple[int, float]]
-    inputs: Counter[tuple[int, float]] = field(default_factory=Counter)  # the same of inputs; charges by κ
+    scale: Number  # w: a region of m positions of n axes costs w·min(n·m^(1-1/n), m/short)
+    short: Number
+    kinds: Kinds
+    inputs: Kinds = field(default_factory=Counter)  # the same of inputs; charges by κ
 
-    def charges(self, ratio: float) -> float:
+    def charges(self, ratio: Number) -> Number:
         """The charges of one copy of all outputs, and of all inputs. `ratio`: κ."""
-        return sum(q * n for (_, q), n in self.kinds.items()) + ratio * sum(
-            q * n for (_, q), n in self.inputs.items()
-        )
+        outputs, inputs = (sum(q * n for (_, q), n in kinds.items()) for kinds in (self.kinds, self.inputs))
+        return outputs + ratio * inputs
 
-    def over(self, weight: float, ratio: float) -> float:
+    def over(self, weight: Number, ratio: Number) -> Number:
         """By how much degree and charge exceed `weight`, over one copy of all outputs and inputs."""
         outputs, inputs = (
-            sum(n * max(0.0, d + q - weight) for (d, q), n in kinds.items())
+            sum(n * (d + q - weight) for (d, q), n in kinds.items() if d + q > weight)
             for kinds in (self.kinds, self.inputs)
         )
         return outputs + ratio * inputs
 
-    def tangent(self, axes: int, size: float) -> tuple[float, float]:
-        """(α, β): a region of m positions costs at least α·m - β·m², with equality at m = τ, the `size`.
+    def tangent(self, axes: int, side: Number) -> tuple[Number, Number]:
+        """(α, β): a region of m positions costs at least α·m - β·m², with equality for m = side^axes.
 
-        For τ from the one on of which `short` is the `longest_short`.
+        For a `short` of at most side/(axes + 1).
         """
-        linear = (axes + 1) * self.scale / size ** (1 / axes)
-        return linear, linear / ((axes + 1) * size)
+        return (axes + 1) * self.scale / side, self.scale / side ** (axes + 1)
 
 
-def longest_short(axes: int, size: float) -> float:
-    """The largest `short` with which `Region.tangent` holds at τ, the `size`."""
-    return {1: size / 2, 2: math.sqrt(size) / 3, 3: math.cbrt(size) / 4}[axes]
+def longest_short(axes: int, side: Number) -> Number:
+    """The largest `short` with which `Region.tangent` holds at this side."""
+    return side / (axes + 1)
 
 
-def region(lines: Sequence[Line], short: float = 0.0) -> Region:
+def region(lines: Sequence[Line], short: Number = 0) -> Region:
     """The regions of signals, images or volumes with these lines: the mean of what their axes give.
 
     short: of lines, if it is more than theirs. It lowers the charges of lines at the border of an image, as
@@ -131,10 +200,10 @@ def region(lines: Sequence[Line], short: float = 0.0) -> Region:
     """
     axes, short = len(lines), max(short, *(each.short for each in lines))
     taps = math.prod(each.taps for each in lines)
-    kinds: Counter[tuple[int, float]] = Counter()
+    kinds: Kinds = Counter()
     for along in itertools.product(*(each.kinds.items() for each in lines)):
         degrees = [degree for (degree, _), _ in along]
-        charge = 0.0
+        charge: Number = 0
         for axis, (each, ((_, own), _)) in enumerate(zip(lines, along, strict=True)):
             across, met = taps // each.taps, math.prod(degrees[:axis] + degrees[axis + 1 :])
             charge += across * own + each.ends / short * (across - met)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from effort import tried
-from test_surface import adjacency, shapes
+from test_surface import adjacency, plain, shapes
 
 from synth.bounds.regions import Reach, longest_short
 from synth.bounds.squares import CORNERS, LINES, OCTAGON, SQUARE, THIN, lost, plane_cost, square_region
@@ -138,7 +138,7 @@ def test_regions_cost_what_the_lemma_says(axes: int) -> None:
             outputs, before, after = rng.randint(4, largest), rng.randint(0, 2), rng.randint(0, 2)
             reaches.append(Reach(3, max(1, outputs + 2 - before - after), outputs, before))
         ratio, short = rng.choice((1.0, 1.3, 2.0, 8.0, 20.0)), rng.choice((2.5, 3.0, 5.0, 8.0))
-        shape = square_region(reaches, ratio, short)
+        shape = square_region([plain(each) for each in reaches], ratio, short)
         if shape is None:
             continue
         made = shapes(rng, reaches[0].outputs, reaches[1].outputs)
@@ -190,11 +190,11 @@ def test_the_bound_of_one_image_is_near_the_halo() -> None:
 
 
 def test_other_windows_have_no_squares() -> None:
-    wide, plain = Reach(5, 40, 40, 2), Reach(3, 40, 40, 1)
-    assert square_region([plain, plain], 0.5, longest_short(2, 400)) is None
-    assert square_region([plain, wide], 2.0, longest_short(2, 400)) is None
-    assert square_region([plain], 2.0, 10.0) is None
-    assert square_region([plain, plain], 1.0, 0.5) is None
+    wide, near = plain(Reach(5, 40, 40, 2)), plain(Reach(3, 40, 40, 1))
+    assert square_region([near, near], 0.5, longest_short(2, 400)) is None
+    assert square_region([near, wide], 2.0, longest_short(2, 400)) is None
+    assert square_region([near], 2.0, 10.0) is None
+    assert square_region([near, near], 1.0, 0.5) is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

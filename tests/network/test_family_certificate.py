@@ -7,19 +7,33 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from effort import tried as tried_
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripts import loaded
 from test_family_optimum import BRANCHES, CHAIN, RESIDUAL, planner_of, tried
 
 from synth.base.errors import CheckError, InfeasibleError, InputError
 from synth.cli.main import main
 from synth.network.file import load_network, parse_network
-from synth.network.planner.family_certificate import check, check_file, digest, family_certificate
+from synth.network.plan.universal import universal_words
+from synth.network.planner.family_certificate import (
+    _class_of,
+    check,
+    check_file,
+    digest,
+    family_certificate,
+)
 from synth.network.planner.planner import plan_network
+from synth.network.planner.surface_certificate import check as check_surface
+from synth.network.planner.surface_certificate import claim as any_claim
 from synth.network.request import NetworkRequest
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +135,90 @@ def test_a_changed_number_is_refused_by_both(name: str, alone: ModuleType) -> No
     for checker in (check, alone.check):
         with pytest.raises((CheckError, alone.Wrong, LookupError, ValueError, TypeError)):
             checker(data)
+
+
+IMAGE = """
+network: image
+input: [1, 16, 64, 64]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: p, pool: {kernel: 3, stride: 2, padding: 1}}
+  - {name: b, conv2d: {out_channels: 4, kernel: 5, padding: 2}}
+  - {name: c, conv2d: {out_channels: 16, kernel: 3, dilation: 2, padding: 2}}
+  - {name: d, conv2d: {out_channels: 16, kernel: [4, 3], padding: 1, groups: 4}}
+  - {name: u, conv2d: {out_channels: 16, kernel: 4, stride: 2, padding: 1, transposed: true}}
+"""
+
+
+@cache
+def _of_any(procs: int = 16) -> str:
+    data = family_certificate(parse_network(IMAGE, "image"), request_of(procs, "inference"))
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("procs", [4, 16])
+def test_halos_of_any_schedule_are_proved_twice(procs: int, alone: ModuleType) -> None:
+    data = json.loads(_of_any(procs))
+    assert check(data)[-2] == f"so {data['any_schedule']['claim']}"
+    alone.check(data)
+    plan = plan_network(parse_network(IMAGE, "image"), request_of(procs, "inference"))
+    assert data["any_schedule"]["words"] == str(universal_words(plan))
+    proved = [each["words"] > 0 for each in data["any_schedule"]["layers"]]
+    assert sum(proved) >= (2 if procs == 4 else 4)
+
+
+@settings(max_examples=tried_(60, 600), deadline=None)
+@given(st.data())
+def test_any_change_of_it_is_refused(alone: ModuleType, data: st.DataObject) -> None:
+    """Any field, to any value near by or of another type. What is accepted claims no more than was proved."""
+    whole = json.loads(_of_any())
+    right, forged = whole["any_schedule"], json.loads(_of_any())["any_schedule"]
+    value, path = forged, []
+    while isinstance(value, (dict, list)) and value:
+        keys: Any = sorted(value) if isinstance(value, dict) else range(len(value))
+        path.append(data.draw(st.sampled_from(keys)))
+        value = value[path[-1]]
+    at = forged
+    for key in path[:-1]:
+        at = at[key]
+    near: list[Any] = [None, True, 0, -1, 1.0, "", "1/3", [], {}]
+    if type(value) is int:
+        near += [value - 1, value + 1, 2 * value, float(value), str(value)]
+    if isinstance(value, str):
+        more = data.draw(st.integers(-(10**6), 10**6))
+        near += [value + "0", value + "/1", " " + value, value.replace("1", "2")]
+        near += [str(Fraction(value) + Fraction(more, 4096))] if value[:1].isdigit() else []
+    at[path[-1]] = data.draw(st.sampled_from([each for each in near if repr(each) != repr(value)]))
+    of = [each["class"] for each in whole["layers"]]
+    kinds = [_class_of(each) for each in whole["classes"]]
+    layers = [alone.Layer(each, False) for each in whole["classes"]]
+    for checker in (
+        lambda: check_surface(forged, "image", kinds, of, 16),
+        lambda: alone.check_any(forged, "image", [layers[number] for number in of], 16),
+    ):
+        try:
+            checker()
+        except (CheckError, alone.Wrong, LookupError, ValueError, TypeError, ArithmeticError, AttributeError):
+            continue
+        # another side or weight proves the same words, or a process may do other work
+        assert (forged["claim"], forged["words"]) == (right["claim"], right["words"])
+        assert path[-1] in ("side", "weight", "most_work")
+
+
+@pytest.mark.parametrize("field", ["most_work", "words"])
+def test_more_words_with_all_sums_anew_are_refused(field: str, alone: ModuleType) -> None:
+    for place in range(6):
+        data = json.loads(_of_any())
+        of_any = data["any_schedule"]
+        if not of_any["layers"][place]["words"] and field == "most_work":
+            continue
+        of_any["layers"][place][field] += 1 if field == "words" else -of_any["layers"][place][field] // 2
+        of_any["words"] = str(Fraction(sum(each["words"] for each in of_any["layers"]), 16))
+        of_any["claim"] = any_claim("image", 16, of_any["words"])
+        data["digest"] = digest(data)
+        for checker in (check, alone.check):
+            with pytest.raises((CheckError, alone.Wrong)):
+                checker(data)
 
 
 def _certificate() -> dict[str, Any]:

@@ -258,7 +258,7 @@ class Certificate(Object):
 class NetworkCertificate(Object):
     """`synth plan NET.yaml --certify`; numbers are whole words."""
 
-    schema: Literal["synth.network-certificate/1"]
+    schema: Literal["synth.network-certificate/2"]
     claim: str
     network: str
     procs: Count
@@ -269,6 +269,7 @@ class NetworkCertificate(Object):
     classes: list[dict[str, Any]]
     potentials: list[dict[str, Any]]
     words: Words
+    any_schedule: dict[str, Any] | None
     digest: str
 
 

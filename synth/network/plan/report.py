@@ -141,10 +141,10 @@ def family(plan: NetworkPlan) -> list[str]:
 
 def universal(plan: NetworkPlan) -> list[str]:
     """What any schedule of the layers receives; no line where this is nothing, or not known."""
-    words = universal_words(plan) if plan.request.objective == "words" else 0.0
+    words = universal_words(plan) if plan.request.objective == "words" else 0
     if words < 1:
         return []
-    ratio = f"the plan receives {plan.cost / words:.2f} times as many"
+    ratio = f"the plan receives {plan.cost / float(words):.2f} times as many"
     return [
         f"any schedule of these layers receives at least {show_words(int(words))} words on average; {ratio}",
         f"  given: {'; '.join(assumptions(plan))}",

@@ -6,12 +6,14 @@ received is kept for another.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from synth.bounds.assumptions import SCHEDULES
 from synth.bounds.surface import surface_bound, surface_words
 from synth.bounds.training_step import training_bound
+from synth.layer.passes import WRITES
 from synth.network.grids.layer_class import LayerClass
 from synth.schedule.distribution import Distribution
 
@@ -22,34 +24,52 @@ BETWEEN_LAYERS = "one owner of every activation between layers, no copies kept f
 RESIDENT = "weights may be everywhere"
 
 
-def universal_words(plan: NetworkPlan) -> float:
+def universal_words(plan: NetworkPlan) -> Fraction:
     """Words that a process receives at least, on average over the processes, in layers alone.
 
     No process does more multiply-adds of a layer than the most loaded one of the plan.
     """
-    request, found = plan.request, 0.0
+    request, found = plan.request, Fraction(0)
+    for kind, load in zip(plan.layer_classes, loads(plan), strict=True):
+        found += _of_layer(kind, request.procs, load, request.training, request.resident_weights)
+    return found
+
+
+def loads(plan: NetworkPlan) -> list[int]:
+    """The multiply-adds of the most loaded process, layer by layer, padding excluded."""
+    found = []
     for kind, placed in zip(plan.layer_classes, plan.placed_grids, strict=True):
-        if kind.weighted:
-            load = Distribution(kind.nest.turn(placed.turned), placed.grid).most_real_work
-            found += _of_layer(kind, request.procs, load, request.training, request.resident_weights)
+        most = Distribution(kind.nest.turn(placed.turned), placed.grid).most_real_work
+        found.append(max(most, -(-kind.nest.real_work // plan.request.procs)))
     return found
 
 
 def assumptions(plan: NetworkPlan) -> list[str]:
     """All that `universal_words` assumes, a phrase each."""
-    once, owners, whole = SCHEDULES
-    owners = (
-        owners.replace(", Ker and", " and") + f" ({RESIDENT})" if plan.request.resident_weights else owners
+    return given(
+        plan.request.resident_weights, "at most the work of this plan in any process, layer by layer"
     )
-    work = "at most the work of this plan in any process, layer by layer"
+
+
+def given(resident: bool, work: str) -> list[str]:
+    """The assumptions, with one about the work of a process."""
+    once, owners, whole = SCHEDULES
+    owners = owners.replace(", Ker and", " and") + f" ({RESIDENT})" if resident else owners
     return [once, owners, BETWEEN_LAYERS, whole, work, "any memory"]
 
 
 @lru_cache(maxsize=4096)
-def _of_layer(kind: LayerClass, procs: int, load: int, training: bool, resident: bool) -> float:
-    """The bound of one layer; of a training step with the slices that its passes share."""
+def _of_layer(kind: LayerClass, procs: int, load: int, training: bool, resident: bool) -> Fraction:
+    """The bound of one layer; of a training step with the slices that its passes share.
+
+    Poolings have no weights. Their backward pass is not counted: a maximum sends what it sends.
+    """
     nest = kind.nest
-    load = max(load, -(-nest.real_work // procs))
-    if training:
-        return training_bound(nest, procs, load, kind.passes(training=True)).words
-    return surface_words(nest, procs, load) / procs if resident else surface_bound(nest, procs, load)
+    halos = Fraction(surface_words(nest, procs, load), procs)
+    if not kind.weighted or (resident and not training):
+        return halos
+    if not training:
+        return Fraction(surface_bound(nest, procs, load))
+    passes = kind.passes(training=True)
+    both = sum(WRITES[pass_] != "Ker" for pass_ in passes)  # forward of activations, backward of gradients
+    return max(both * halos, Fraction(training_bound(nest, procs, load, passes).words))

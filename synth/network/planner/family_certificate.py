@@ -2,7 +2,8 @@
 
 The certificate lists options of each class of layers (a grid and the order of its axes) with their words, and
 the least words of all others. Redistributions are split between their ends by `potentials`; those to or from
-an option that is not listed count nothing. `check` counts all of this again, without a search.
+an option that is not listed count nothing. `check` counts all of this again, without a search. In inference
+there is also the bound of any schedule, see `surface_certificate`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from synth.network.graph import Channels, Edge, Network, Node
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.plan.plan_file import NetworkPlanFile
+from synth.network.plan.universal import loads
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.family_optimum import with_edges
 from synth.network.planner.planner import _NetworkPlanner
 from synth.network.planner.potentials import bound_of, potentials
+from synth.network.planner.surface_certificate import any_schedule
+from synth.network.planner.surface_certificate import check as check_surface
 from synth.network.request import NetworkRequest
 
-SCHEMA = "synth.network-certificate/1"
+SCHEMA = "synth.network-certificate/2"
 MOST_PROCS, MOST_LAYERS, MOST_PAIRS = 1024, 4096, 1 << 22
 NO_OTHERS = 2**50  # words
 ORDERS = (ROW_MAJOR, CHANNELS_SWAPPED)
@@ -41,7 +45,7 @@ PROBLEM = ("kind", "input", "out_channels", "groups", "kernel", "stride", "paddi
 TRANSPOSED = ("transposed", "output_padding")
 CLASS = {"problem", "weighted", "gradient", "options", "least"}
 FIELDS = {"schema", "claim", "network", "procs", "balance", "mode", "layers", "edges"}
-FIELDS |= {"classes", "potentials", "words", "digest"}
+FIELDS |= {"classes", "potentials", "words", "any_schedule", "digest"}
 
 
 def family_certificate(network: Network, request: NetworkRequest) -> dict[str, Any]:
@@ -51,7 +55,7 @@ def family_certificate(network: Network, request: NetworkRequest) -> dict[str, A
     """
     _require(network, request)
     planner = _NetworkPlanner(network, request, "auto", _silent)
-    planner.run()
+    plan = planner.run()
     listed = [
         list(dict.fromkeys(PlacedGrid(e.grid, e.order) for e in row)) for row in planner.family.looked_at
     ]
@@ -107,6 +111,9 @@ def family_certificate(network: Network, request: NetworkRequest) -> dict[str, A
             for (source, target), (one, other) in parts.items()
         ],
         "words": bound_of(costs, parts),
+        "any_schedule": None
+        if request.training
+        else any_schedule(network.name, planner.classes, planner.class_of, loads(plan), request.procs),
     }
     data["claim"] = claim(data)
     return {**data, "digest": digest(data)}
@@ -287,8 +294,12 @@ def check(data: Mapping[str, Any]) -> list[str]:
     words = _whole(data["words"])
     must(words <= total, f"{words} words follow; {total} do")
     must(data["claim"] == claim(data), "the claim is what is proved")
+    of_any = data["any_schedule"]
+    must((of_any is None) == training, "any_schedule is of inference")
+    more = [] if training else check_surface(of_any, data["network"], kinds, of, procs)
     must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
-    return [*lines, f"all layers and their potentials: at least {total} words", f"so {data['claim']}"]
+    lines.append(f"all layers and their potentials: at least {total} words")
+    return [*lines, *more, f"so {data['claim']}"]
 
 
 def _class_of(data: Mapping[str, Any]) -> LayerClass:
