@@ -695,8 +695,8 @@ def check_any(data: dict[str, Any], network: str, layers: list[Layer], procs: in
         f"any schedule of the layers of {network} receives at least {words_} words, on average over the "
         f"processes, given: {procs} processes; classical multiply-adds, each on a real input element done "
         "once, in one process; one owner of every word of In and Out, at the start and at the end (weights "
-        "may be everywhere); one owner of every activation between layers, no copies kept from one layer to the "
-        "next; words that travel whole, from process to process, and are not added on the way; in any "
+        "may be everywhere); one owner of every activation between layers, no copies kept from one layer to "
+        "the next; words that travel whole, from process to process, and are not added on the way; in any "
         "process at most the multiply-adds of each layer that the certificate has; any memory"
     )
     need(data["claim"] == said, "5: the claim about any schedule is what is proved")
