@@ -6,7 +6,7 @@
     kernels   local convolutions, autotuning, the context that holds all state
     comm      collectives, halo exchange, redistribution, prefetch, process groups
     grid      ranks, boxes of index intervals, traffic counter, failure detector
-    compiled  a network as one operator of torch.compile
+    compiled  a network as one operator of torch.compile; its steps as one graph
 
 Only torch and the standard library are imported. A program emitted with `--standalone`
 contains the functions that it uses and does not need this package. There is no

@@ -29,7 +29,7 @@ class BufferPool:
         replaces the largest one.
         """
         words = math.prod(sizes)
-        if not words:  # nothing needs no buffer
+        if not words or torch.compiler.is_compiling():  # nothing needs no buffer
             return like.new_empty(sizes)
         free = self.free.setdefault((like.dtype, like.device), [])
         free.sort(key=torch.Tensor.numel)
@@ -45,7 +45,7 @@ class BufferPool:
 
     def release(self, *taken: torch.Tensor) -> None:
         """Return taken tensors, or views of them, that nothing reads or writes."""
-        for tensor in taken if self.keeps else ():
+        for tensor in taken if self.keeps and not torch.compiler.is_compiling() else ():
             if not tensor.numel():
                 continue
             flat = tensor.view(-1) if tensor._base is None else tensor._base

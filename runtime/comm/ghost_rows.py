@@ -74,7 +74,7 @@ class Rooms:
 
     def of(self, own: torch.Tensor, owned: Box) -> Room | None:
         """The buffer that `keep` made for a shard; None for any other tensor."""
-        if not own.numel():
+        if not self.kept or not own.numel():
             return None
         room = self.kept.get(own.untyped_storage().data_ptr())
         if room is None:

@@ -117,6 +117,7 @@ class Bucket:
         keeps: whether the next sums may use the memory of these.
         """
         mark(f"sum of {sum(part.numel() for part in parts)} words of gradients")
+        keeps = keeps and not torch.compiler.is_compiling()
         memory = self._shared_memory(parts) if keeps else None
         if memory is None:
             return MessageSum(self.joined(parts, keeps), self.group)

@@ -29,6 +29,7 @@ from synth.runtime.comm.collectives import native_gather
 from synth.runtime.comm.exchanges import Exchange, Words, around, overlaps, times
 from synth.runtime.comm.layout import Layout, disjoint, split_copies
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.grid.boxes import (
     Box,
     Interval,
@@ -256,7 +257,9 @@ class Moments(SharedParts):
             return own
         kind = own.dtype, own.device
         if kind not in self._shares:
-            self._shares[kind] = self._shares_of_ranks().to(own)
+            with real_tensors():
+                shares = self._shares_of_ranks().to(own.device, own.dtype)
+            self._shares[kind] = shares
         shares = self._shares[kind]
 
         def combine(parts: torch.Tensor, box: tuple[slice, ...]) -> torch.Tensor:

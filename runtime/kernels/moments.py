@@ -19,7 +19,7 @@ def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     rows = shard.flatten(0, 1).flatten(1) if shard.dim() > 2 else shard.reshape(-1, 1)
     words = rows.shape[1]
-    if shard.is_cuda:
+    if shard.is_cuda or torch.compiler.is_compiling():
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return mean.view(shard.shape[:2]), (variance * words).view(shard.shape[:2])
     parts = torch.split(rows, max(1, CHUNK // words))

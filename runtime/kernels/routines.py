@@ -212,6 +212,7 @@ def _is_float_on_cpu(values: torch.Tensor) -> bool:
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and bool(torch.backends.mkldnn.enabled)
+        and not torch.compiler.is_compiling()
     )
 
 

@@ -37,6 +37,7 @@ from synth.runtime.model.compiled import (
     leave_alone,
     renew,
 )
+from synth.runtime.model.compiled_steps import CompiledSteps
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -91,6 +92,7 @@ class Network(Shown):
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
+        "_compiled",
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -105,6 +107,7 @@ class Network(Shown):
         super().__init__()
         leave_alone()
         self._whole, self.entry = whole, entry_of(self)
+        self._compiled: CompiledSteps | None = None
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
@@ -147,6 +150,7 @@ class Network(Shown):
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
+        made._compiled = None
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
@@ -273,6 +277,10 @@ class Network(Shown):
         recorded = zlib.crc32(repr(trained).encode())
         program.ranks.note("requires_grad or no_grad() of the network", [recorded])
         program.ranks.note("dtype of the network", [dtypes])
+        steps = None if call.method else self._compiled
+        kinds = [(each.dtype, each.requires_grad) for each in given] if steps else ()
+        said = "net.compile(), or dtype or requires_grad of the batch"
+        program.ranks.note(said, [zlib.crc32(repr(kinds).encode())])
         draws = program.seeds.offer(given[0].device)
         shards = entered(batches, places, program.ranks, what + alone)
         if draws:
@@ -291,7 +299,11 @@ class Network(Shown):
         form = self._watch.stamp, trained, [each.requires_grad for each in shards]
         known = program.read_back.get(self.training, (None, set[str]()))
         new = None if known[0] == form else set[str]()
-        made = program.run(shards, tensors, self.training, new)
+        given_to_steps = shards, tensors, self.training, new
+        if steps is None:
+            made = program.run(*given_to_steps)
+        else:
+            made = steps.run(program, *given_to_steps)
         if new is not None:
             known = program.read_back[self.training] = form, new
         read = known[1]
@@ -301,6 +313,8 @@ class Network(Shown):
             {name: (own, s) for (name, node), own, s in pairs if node in read},
         )
         text = partial(program.backward_text, number)
+        if steps is not None:
+            text = partial(steps.backward_text, program, number)
         return program, made, Before(program.ranks, text, versions)
 
     def _read_also(self, program: StepGraph) -> None:
@@ -411,6 +425,32 @@ class Network(Shown):
             self._original.take_modes()
         super().train(mode)
         return self
+
+    def compile(
+        self,
+        *,
+        backend: Any = "inductor",
+        dynamic: bool | None = None,
+        disable: bool = False,
+        **options: Any,
+    ) -> None:
+        """Let `torch.compile` compile the steps of later passes: one graph for each.
+
+        Exchanges are operators of the graph, each behind the one before. They overlap
+        with no work, so layers with few words gain most. backend and options are those
+        of `torch.compile`. Every shape is compiled by itself. disable: go back to steps
+        as they are. All ranks call this.
+
+        A pass raises `ValueError` on all ranks for steps that have no traceable form.
+        """
+        if dynamic:
+            raise ValueError(
+                "dynamic=True: each shape has layouts of its own, for which its steps"
+                " are compiled; leave dynamic away"
+            )
+        options.pop("fullgraph", None)  # it is, always
+        made = CompiledSteps({"backend": backend, **options})
+        self._compiled = None if disable else made
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes in here add up; the next one outside sums them over ranks.

@@ -142,6 +142,7 @@ class StepGraph(Wiring):
     states: States = field(default_factory=States)
     follows: object = None
     read_back: dict[bool, tuple[Any, set[str]]] = field(default_factory=dict)
+    running: str = ""  # the call that is made now
     forwards: int = 0  # passes so far; with replicas, those of all of them
 
     @cached_property
@@ -225,12 +226,14 @@ class StepGraph(Wiring):
         rounds = self.buckets.begin(tensors)
         grads = torch.is_grad_enabled()
 
-        opened, prefetches = self.buckets.opened, self.prefetches
+        traced = torch.compiler.is_compiling()  # by `Network.compile`
+        opened, prefetches = self.buckets.opened, {} if traced else self.prefetches
         rings, detached = self.rings, self.detached if grads else ()
 
         def run(
             name: str, given: list[torch.Tensor], again: frozenset[str] | None
         ) -> torch.Tensor:
+            self.running = name
             if name in opened:
                 self.buckets.open(name, tensors, rounds)
             if name in prefetches:
@@ -250,8 +253,10 @@ class StepGraph(Wiring):
             for node, shard in pairs
         }
         schedule = self.schedules[training if grads else None]
-        with self.first_pass.looking(shards, (training, grads)) as look:
+        looking = self.first_pass.looking(shards, (training, grads))
+        with NO_CONTEXT if traced else looking as look:
             execute(schedule, values, run, self.steps)
+        self.running = ""
         return [self._own_words(node, values[node]) for node in self.outputs]
 
     def _completed(self, name: str, made: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import Moments, of_owned, rows_in, zero_but_owned
+from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.grid.boxes import shape
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
@@ -155,7 +156,8 @@ class GroupNorm:
         """For each own channel its group, counted from the first own one."""
         low, high = self.layout.mine[1]
         groups = [channel // self.size - self.first for channel in range(low, high)]
-        return torch.tensor(groups, dtype=torch.int64)
+        with real_tensors():
+            return torch.tensor(groups, dtype=torch.int64)
 
 
 class NormalizeGroups(torch.autograd.Function):

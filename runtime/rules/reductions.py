@@ -25,6 +25,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import SharedParts, weighted_moments
+from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.grid.boxes import (
     Interval,
     first_rows,
@@ -262,11 +263,12 @@ class CutReduction:
     def _rows_of_ranks(self) -> torch.Tensor:
         """(rank, *owned values): how many rows of a value each rank has."""
         mine = self.parts.owned.mine
-        found = torch.zeros(len(self.parts.ranks), *shape(mine), dtype=torch.float64)
-        for rows, rank in zip(found, self.parts.ranks, strict=True):
-            extents = shape(self.wanted.boxes[rank])
-            both = overlap(self.held.boxes[rank], mine)
-            rows[within(both, mine)] = math.prod(extents[dim] for dim in self.over)
+        with real_tensors():
+            found = torch.zeros(len(self.parts.ranks), *shape(mine)).double()
+            for rows, rank in zip(found, self.parts.ranks, strict=True):
+                extents = shape(self.wanted.boxes[rank])
+                both = overlap(self.held.boxes[rank], mine)
+                rows[within(both, mine)] = math.prod(extents[dim] for dim in self.over)
         return found
 
     def _extrema(self, shard: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.grid.boxes import Interval, shape
 from synth.runtime.kernels.autocast import Operator
 from synth.runtime.rules.access import Same, Spans
@@ -44,8 +45,10 @@ class Resize:
         if self.mode in LINEAR:
             return False
         for rows, at in zip(self.rows, self.positions, strict=True):
-            numbers = torch.arange(rows, dtype=torch.float64).reshape(1, 1, -1)
-            if not len(at) or not torch.equal(self._by_torch(numbers, at)[0, 0], at):
+            with real_tensors():
+                numbers = torch.arange(rows, dtype=torch.float64).reshape(1, 1, -1)
+                same = len(at) and torch.equal(self._by_torch(numbers, at)[0, 0], at)
+            if not same:
                 return False
         return True
 
@@ -59,12 +62,14 @@ class Resize:
         if self.plain and shard.is_floating_point() and shard.numel():
             return self._by_torch(shard, *self.positions)
         for dim, at in enumerate(self.positions, 2):
-            low = at.floor()
-            weight = (at - low).to(shard.device, shard.dtype)
-            before = low.long().to(shard.device)
-            after = (before + 1).clamp(max=max(0, shard.shape[dim] - 1))
+            with real_tensors():
+                low = at.floor()
+                weight = (at - low).to(shard.device, shard.dtype)
+                before = low.long().to(shard.device)
+                after = (before + 1).clamp(max=max(0, shard.shape[dim] - 1))
+                between = bool(weight.any())
             result = shard.index_select(dim, before)
-            if weight.any():
+            if between:
                 each = [1] * shard.dim()
                 each[dim] = -1
                 more = shard.index_select(dim, after)

@@ -13,6 +13,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count, sum_copies
 from synth.runtime.comm.shared_parts import of_owned
+from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.kernels.autocast import (
     autocast_dtype,
     no_autocast,
@@ -229,7 +230,10 @@ class BatchNorm(nn.Module):
         """A row of zeros and one of ones, one word per channel; made once."""
         made = self._constants
         if made is None or made.dtype != like.dtype or made.device != like.device:
-            made = torch.stack([torch.zeros_like(like), torch.ones_like(like)])
+            kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+            with real_tensors():
+                made = torch.zeros(2, len(like), **kind)
+                made[1] = 1
             self._constants = made
         return made
 
@@ -244,7 +248,8 @@ class BatchNorm(nn.Module):
         unbiased = variance * (words / max(1, words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
         for held, now in pairs:
-            running = held.data  # torch's kernels do not tell autograd either
+            # torch's kernels do not tell autograd either; a compiler must know it
+            running = held if torch.compiler.is_compiling() else held.data
             if running.dtype == now.dtype:
                 running.lerp_(now, rate)
             else:  # half precision is rounded once

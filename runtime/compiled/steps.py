@@ -1,0 +1,43 @@
+"""The steps of a network in one graph, which AOTAutograd traces and Dynamo does not."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+_NUMBERS = itertools.count()  # never the same again: compiled code keeps them
+PASSES: WeakValueDictionary[int, Pass] = WeakValueDictionary()
+
+
+class Pass:
+    """Something that is traced. run: from tensors to tensors."""
+
+    def __init__(self, run: Callable[..., Sequence[torch.Tensor]]) -> None:
+        self.run, self.number = run, next(_NUMBERS)
+        PASSES[self.number] = self
+
+
+def _traced(number: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(PASSES[number].run(*given))
+
+
+def _called(number: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _traced(number, *given)
+
+
+def compiled(made: Pass, **options: Any) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The compiled pass.
+
+    Each has a code object of its own: none is compiled again for another one.
+    """
+    compiler: Any = torch.compiler
+    compiler.allow_in_graph(_traced)
+    code = _called.__code__.replace()
+    own: Any = types.FunctionType(code, globals(), f"pass_{made.number}")
+    step: Any = torch.compile(own, fullgraph=True, dynamic=False, **options)
+    return lambda *given: step(made.number, *given)
