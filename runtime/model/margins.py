@@ -36,13 +36,15 @@ BY_RULE = ("layer", "pool", "resize", "cat")  # which read other rows than their
 class MarginPlace(NamedTuple):
     """The boxes of all ranks of a value: owned, needed by covered calls, computed.
 
-    covered: whether the call that makes it is.
+    covered: whether the call that makes it is. in_buckets: whether gradients of the
+    weights of that call are summed in buckets.
     """
 
     owned: tuple[Box, ...]
     needed: tuple[Box, ...]
     computed: tuple[Box, ...]
     covered: bool
+    in_buckets: bool
 
 
 class Margins:
@@ -140,7 +142,8 @@ class Margins:
         values: dict[str, torch.Tensor] = dict(operator.module.named_parameters())
         layouts = {n: replicated(v.shape, self.ranks) for n, v in values.items()}
         count = self.counter(call.name)
-        params = ReplicatedParams(values, layouts, count)
+        in_buckets = self.places[call.node.name].in_buckets
+        params = ReplicatedParams(values, layouts, count, in_buckets)
         return Pulled(convolution(operator.module, source, out), count, params)
 
     def _check(self, call: Call, reads: list[Read]) -> None:

@@ -95,7 +95,10 @@ class _Search:
         for code in _codes(function.__code__):
             read |= _globals_of(code)
             named.update(code.co_names)
-        for name in read & function.__globals__.keys():
+        written = filter(
+            str.isidentifier, read
+        )  # others are those of rewritten asserts
+        for name in function.__globals__.keys() & written:
             self._find(name, Outside(function.__globals__, name), named)
         cells = function.__closure__ or ()
         for name, cell in zip(function.__code__.co_freevars, cells, strict=True):

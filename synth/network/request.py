@@ -49,8 +49,8 @@ class NetworkRequest:
         faster than whole weights by as much.
     recompute: extra multiply-adds that the busiest process may do, as a fraction of its own, on rows that
         other processes own, so that fewer words move between layers; 0 for none. Of a forward pass with
-        resident weights, or of a training step. None: none in training or for words; in inference for time as
-        many as make the pass faster.
+        resident weights, or of a training step. None: none for words; for time as many as make a pass faster
+        whose processes may hold whole weights.
     processors: that the ranks have, which decide what convolutions copy; () for those of the machine, or, if
         it does not say them, for any.
     """
@@ -119,7 +119,8 @@ class NetworkRequest:
         """
         if self.recompute is not None:
             return self.recompute
-        decide = self.objective == "time" and self.resident_weights and not self.axes
+        copies = self.resident_weights or (self.training and self.whole_weights)
+        decide = self.objective == "time" and copies and not self.axes
         return math.inf if decide and 1 < self.procs <= MAX_MARGIN_PROCS else 0.0
 
     def sends_gradient_back(self, edge: Edge) -> bool:

@@ -41,14 +41,17 @@ def margin_places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[st
             f"the plan has margins of rows for another network: at {name} this model differs, and would fetch"
             f" {words:,} words, not {plans.fetched:,}; plan this model"
         )
-    return _Places(traced.graph, walked).found()
+    return _Places(traced.graph, walked, plans.whole).found()
 
 
 class _Places:
-    """The boxes of the nodes of a graph, from those of the tensors whose values they have."""
+    """The boxes of the nodes of a graph, from those of the tensors whose values they have.
 
-    def __init__(self, graph: fx.Graph, walked: Walked) -> None:
-        self.nodes, self.walked = list(graph.nodes), walked
+    whole: the layers of which buckets sum the gradients of weights.
+    """
+
+    def __init__(self, graph: fx.Graph, walked: Walked, whole: frozenset[str]) -> None:
+        self.nodes, self.walked, self.whole = list(graph.nodes), walked, whole
         self.joined: dict[fx.Node, Array] = {}  # a concatenation -> what its reader needs
         names = walked.graph
         self.tensor = {n: names[name] for n in self.nodes if (name := n.meta.get("tensor", "")) in names}
@@ -95,14 +98,18 @@ class _Places:
             need = computed = hull(need, computed)
         if not tensor.covered and not need.any():
             return None
-        return _place_of(node, tensor.own, need, computed, tensor.covered or not first)
+        whole = str(node.meta.get("layer")) in self.whole
+        return _place_of(node, tensor.own, need, computed, tensor.covered or not first, whole)
 
 
-def _place_of(node: fx.Node, own: Array, need: Array, computed: Array, covered: bool) -> MarginPlace:
+def _place_of(
+    node: fx.Node, own: Array, need: Array, computed: Array, covered: bool, in_buckets: bool = False
+) -> MarginPlace:
     from synth.runtime.model.margins import MarginPlace
 
     dims = [0, 1, *range(7 - len(node.meta["value"].shape), 5)]
-    return MarginPlace(_by_rank(own[dims]), _by_rank(need[dims]), _by_rank(computed[dims]), covered)
+    boxes = (_by_rank(each[dims]) for each in (own, need, computed))
+    return MarginPlace(*boxes, covered, in_buckets)
 
 
 def _by_rank(boxes: Array) -> Boxes:

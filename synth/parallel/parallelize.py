@@ -120,8 +120,8 @@ def parallelize(
         as long as a step of the model in one process, or 2 s ("auto"). Rank 0 says in one line what was
         compared, or why nothing was. The environment variable SYNTH_CHECK goes before: always, never, auto.
     recompute: how many more multiply-adds than its own the busiest rank may do, as a fraction such as 0.1,
-        on rows that others own, so that fewer words move between layers. 0: none. None: none in training and
-        for words. A given plan decides it by itself; docs/inference.md.
+        on rows that others own, so that fewer words move between layers. 0: none. None: none for words, and
+        for time as many as make a pass faster. A given plan decides it by itself; docs/inference.md.
     state: the argument of `forward` that carries a stream from call to call: a tensor, or several in a list,
         tuple or dict, or None where a stream begins. What `forward` gives last is its next value, and stays
         partitioned. Every call takes it where the one before left it, so nothing moves between them.

@@ -68,8 +68,9 @@ class _Lister:
         self.brought: dict[str, tuple[int, ...]] = {}  # layer -> the prefetch of its Ker
         self.waiting: list[Callable[[], object]] = []  # tasks to add beside the next computing
         self.margins = _Margins(plan, machine) if plan.margins is not None else None
-        self.copied = self.margins.covered if self.margins and plan.request.training else frozenset()
-        self.whole |= self.copied
+        covered = self.margins.covered if self.margins and plan.request.training else frozenset()
+        self.copied = covered - self.whole  # of which no bucket sums the gradients
+        self.whole |= covered
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))

@@ -508,6 +508,8 @@ def test_a_plan_for_time_has_margins_unless_they_are_forbidden() -> None:
         ({"axes": "hw"}, 0.0),
         ({"procs": 8192}, 0.0),
         ({"resident_weights": False}, 0.0),
+        ({"resident_weights": False, "training": True}, 0.0),
+        ({"resident_weights": False, "training": True, "whole_weights": True}, math.inf),
     ):
         assert replace(known, **changes).most_recompute == most
 
@@ -544,7 +546,7 @@ def test_within_a_limit_of_memory_margins_get_narrower() -> None:
 def test_a_training_step_for_time_has_margins_where_they_save_seconds(whole: bool) -> None:
     """High latencies are saved; the replay has what returns in the backward pass, and no halos.
 
-    Sums of whole weights, which travel in buckets, are hidden; those of layers with margins are not.
+    Gradients of layers with margins are summed in buckets where weights may be whole, else layer by layer.
     """
     network = parse_network(chain_yaml(5, 48, pool=True), "chain.yaml")
     for alpha, pays in ((1e-4, True), (1e-9, False)):
@@ -554,22 +556,49 @@ def test_a_training_step_for_time_has_margins_where_they_save_seconds(whole: boo
         request = NetworkRequest(4, "time", training=True, machine=machine, whole_weights=whole, axes="h")
         request = replace(request, exact_procs=True)
         plan, without = (plan_network(network, replace(request, recompute=share)) for share in (0.5, 0.0))
-        assert (plan.margins is not None) == (pays and not whole)
+        assert (plan.margins is not None) == pays
         assert plan.cost < without.cost if plan.margins else plan.cost == without.cost
         data = to_json(plan)
         assert parse_network_plan(json.dumps(data), "plan.json") == data
         if plan.margins is None:
             continue
         pairs = zip(network.planned, plan.whole, strict=True)
-        assert not any(each for node, each in pairs if node.name in plan.margins.layers)
+        inside = {
+            node.name: each for node, each in pairs if node.name in plan.margins.layers and node.weighted
+        }
+        assert inside
+        assert {*inside.values()} == {whole}
         tasks = replay(plan).tasks
         back = {task.name: task for task in tasks if task.name.endswith("rows back")}
         assert back.keys() == {f"{name} rows back" for name, words in plan.margins.back.items() if words}
         for name, words in plan.margins.back.items():
             assert sum(back[f"{name} rows back"].sent) == words * plan.word_bytes
-        sums = [task.layer for task in tasks if task.name.endswith("Ker sums")]
-        assert {*sums} == {n.name for n in network.planned if n.weighted and n.name in plan.margins.layers}
+        sums = {
+            how: {task.layer for task in tasks if task.name.endswith(how)} & inside.keys()
+            for how in ("Ker sums", "Ker bucket")
+        }
+        assert sums == {
+            "Ker sums": set() if whole else {*inside},
+            "Ker bucket": {*inside} if whole else set(),
+        }
         assert not {task.layer for task in tasks if task.name.endswith("halo")} & plan.margins.layers
+
+
+def test_a_training_step_for_time_has_margins_by_itself_where_they_save_a_tenth() -> None:
+    network = parse_network(chain_yaml(5, 48).replace("[1, 8,", "[1, 1,"), "chain.yaml")
+    found = set()
+    for alpha in (1e-3, 1e-4, 1e-6, 1e-9):
+        machine = Machine(
+            "slow", (Level("all", None, alpha, 1e-9),), Compute(1e10, 1e9), algorithms=("ring",)
+        )
+        asked = NetworkRequest(4, "time", training=True, machine=machine, whole_weights=True)
+        own, wide, without = (plan_network(network, replace(asked, recompute=x)) for x in (None, 1.0, 0.0))
+        found.add(own.margins is not None)
+        assert own.cost <= without.cost * (0.9 if own.margins else 1)
+        if own.margins is None:
+            assert own.cost == without.cost
+            assert wide.cost >= without.cost * 0.9
+    assert found == {False, True}
 
 
 def test_a_training_step_within_a_limit_of_memory_has_margins() -> None:

@@ -20,6 +20,7 @@ class ReplicatedParams(nn.Module):
 
     values: entry -> the whole of the user's model, whose words are bound later, or None
     for one that there is not. layouts: entry -> the box of it that each rank holds.
+    in_buckets: whether all ranks hold all words, and buckets sum the gradients.
     """
 
     def __init__(
@@ -27,10 +28,11 @@ class ReplicatedParams(nn.Module):
         values: Mapping[str, torch.Tensor | None],
         layouts: Mapping[str, Layout],
         count: Count,
+        in_buckets: bool = False,
     ) -> None:
         super().__init__()
         there = {name: whole for name, whole in values.items() if whole is not None}
-        self.names, self.count = tuple(layouts), count
+        self.names, self.count, self.in_buckets = tuple(layouts), count, in_buckets
         self.layouts = {name: layouts[name] for name in there}
         self.owners = {name: one_owner(each) for name, each in self.layouts.items()}
         for name, whole in there.items():
@@ -40,7 +42,7 @@ class ReplicatedParams(nn.Module):
         """The own box of an entry. Its gradient is summed over all copies."""
         values: torch.Tensor = getattr(self, name)
         held, owned = self.layouts[name], self.owners[name]
-        if not values.requires_grad or held.ranks.size == 1:
+        if not values.requires_grad or held.ranks.size == 1 or self.in_buckets:
             return values
         if not held.whole:  # all ranks hold the scalar
             return sum_gradient(values, held.ranks.group)
@@ -53,16 +55,18 @@ class ReplicatedParams(nn.Module):
         return [self.own(n) if n in self.layouts else None for n in self.names]
 
     def exchanges(self) -> list[Exchange]:
-        """The sums of the gradients. Those of single words are not counted."""
-        found = []
+        """The sums of the gradients, but of single words, and those of buckets."""
+        found: list[Exchange] = []
         for name, held in self.layouts.items():
-            if held.whole:
+            if held.whole and not self.in_buckets:
                 found += copied(held, self.owners[name], name)
         return found
 
     def held_tensors(self) -> dict[str, Held]:
         """All entries."""
+        ranks = next(iter(self.layouts.values())).ranks.size if self.layouts else 0
+        copies = tuple(range(ranks)) if self.in_buckets else ()
         return {
-            name: Held(self, name, Partition(layout))
+            name: Held(self, name, Partition(layout), copies)
             for name, layout in self.layouts.items()
         }

@@ -47,6 +47,8 @@ def with_margins(
     if not _covered(graph):
         return plan
     without = evaluated(graph, {}, graded=graded)
+    if not without.cost:
+        return plan
     work = float(without.walked.own_work().max())
     limit = request.most_recompute * work if request.most_recompute < math.inf else math.inf
     chosen = _chosen(plan, graph, turned, limit, costs, tried)
@@ -207,7 +209,7 @@ class _Seconds:
                     each, forward=each.forward + float(more[0]), backward=each.backward + float(back[0])
                 )
                 layers[self.place[layer]] = wider
-        whole = tuple(each and i not in covered for i, each in enumerate(made.whole))
+        whole = self.steps.whole_with_margins(covered, made.whole)
         timed = replace(made.timed, layers=tuple(layers), whole=whole)
         return replace(made, timed=timed, layer_costs=tuple(each.total for each in layers))
 

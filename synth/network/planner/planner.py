@@ -41,6 +41,7 @@ from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
+GAIN = 0.1  # of the modelled seconds of a training step that margins must save, where none are asked for
 GRIDS_WITH_MARGINS = 2  # grids for all layers for which margins are chosen
 EXCHANGE = 0.008, 0.03  # of the fewest words: what an exchange may count for, where rounds are saved
 WIDEST_WITHIN = CHOICES[-1], 16, 8, 6, 4, 3, 2, 1  # rows of margins, as wide as a limit of memory allows
@@ -66,7 +67,10 @@ def plan_network(
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
     planner = _NetworkPlanner(network, replace(request, limit_bytes=None), method, report)
     plan = planner.run() if request.limit_bytes is None else _within(planner, request, request.limit_bytes)
-    return _with_margins(planner, plan, request.limit_bytes) if request.most_recompute else plan
+    if not request.most_recompute:
+        return plan
+    room = request.machine.limit_bytes if request.machine and request.training else None  # of whole weights
+    return _with_margins(planner, plan, room if request.limit_bytes is None else request.limit_bytes)
 
 
 def _within(planner: _NetworkPlanner, request: NetworkRequest, limit_bytes: int) -> NetworkPlan:
@@ -110,14 +114,17 @@ def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int 
     made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
     tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
     grids = [tuple((placed.grid, placed.order) for placed in each.placed_grids) for each in tried]
+    unasked = plan.request.training and plan.request.recompute is None
+    most_cost = plan.cost * (1 - GAIN * unasked)
     best, again = plan, None
     for each in dict(zip(reversed(grids), reversed(tried), strict=True)).values():
         for most in (CHOICES[-1],) if limit_bytes is None else WIDEST_WITHIN:
             choose = partial(planner.margined, each, [more for more in CHOICES if more <= most])
             wide = choose()
+            if wide.cost >= min(best.cost, most_cost):  # and so are narrower margins
+                break
             if limit_bytes is None or wide.held_bytes <= limit_bytes:
-                if wide.cost < best.cost:
-                    best, again = wide, choose
+                best, again = wide, choose
                 break
     if again is None or best.timed is not None or not has_many_rounds(best):
         return best

@@ -89,24 +89,30 @@ class TimedSteps:
         """Layer -> its seconds on a grid, where some layers need not exchange rows.
 
         covered: these layers, by place. whole: of the others, which hold whole weights. In training every
-        rank has the whole weights of a covered layer; sums of its gradients return, and nothing hides that.
+        rank has the whole weights of a covered layer. Buckets sum their gradients where weights may be whole;
+        else sums return to their owners, and nothing hides that.
         """
-        machine, rows = self.request.machine, self._times(placed_grids)
+        machine, rows, may = self.request.machine, self._times(placed_grids), self._may()
         assert machine is not None
         calls = [machine.compute.exchange * float(machine.crowded(float(p.grid.size))) for p in placed_grids]
         given = [
-            each.with_margins(np.array([call])) if i in covered else each
+            each.with_margins(np.array([call]), may[i]) if i in covered else each
             for i, (each, call) in enumerate(zip(rows, calls, strict=True))
         ]
         hides, training = self.request.hides, self.request.training
-        step = StepSeconds(machine, given, self.followed, self._may(), training, hides)
-        keeps = [each and i not in covered for i, each in enumerate(whole)]
+        step = StepSeconds(machine, given, self.followed, may, training, hides)
+        keeps = self.whole_with_margins(covered, whole)
         found = step.by_layer([0] * len(rows), keeps)
         for i, (each, call) in enumerate(zip(rows, calls, strict=True)):
             sums = float(each.gathered[0] + each.reduced[0])
-            if training and i in covered and sums:
+            if training and i in covered and not may[i] and sums:
                 found[i] = replace(found[i], exchange=found[i].exchange + sums + 2 * call)
         return found
+
+    def whole_with_margins(self, covered: Container[int], whole: Sequence[bool]) -> tuple[bool, ...]:
+        """Layer -> whether buckets sum the gradients of its weights. The arguments are as above."""
+        pairs = zip(whole, self._may(), strict=True)
+        return tuple(may if i in covered else each for i, (each, may) in enumerate(pairs))
 
     def _times(self, placed_grids: Sequence[PlacedGrid]) -> list[LayerTimes]:
         rows = list[LayerTimes]()

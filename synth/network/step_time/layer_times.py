@@ -76,10 +76,10 @@ class LayerTimes(NamedTuple):
         """The seconds of some of the placed grids."""
         return LayerTimes(*(each[rows] for each in self))
 
-    def with_margins(self, call: Seconds) -> LayerTimes:
+    def with_margins(self, call: Seconds, in_buckets: bool) -> LayerTimes:
         """The same, if rows of others are known, and every rank has the whole weights.
 
-        call: what a layer takes to start exchanges.
+        call: what a layer takes to start exchanges. in_buckets: whether gradients of weights travel there.
         """
         first, back = (call * (each > 0) for each in (self.halo, self.halo_backward))
         return self._replace(
@@ -89,7 +89,7 @@ class LayerTimes(NamedTuple):
             computing_backward=self.computing_backward - back,
             gathered=0 * self.gathered,
             reduced=0 * self.reduced,
-            averaged=0 * self.averaged,
+            averaged=in_buckets * self.averaged,
             update=self.update_whole,
             halo=0 * self.halo,
             halo_backward=0 * self.halo,

@@ -274,7 +274,8 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
     slow.write_text(MACHINE)
     forms = ("plain", False), ("local", False), ("within", False), ("checkpointed", True), ("by_file", True)
     timed = ("timed", False), ("timed, by_file", False)
-    for name, checkpointed in (*forms, *timed):
+    whole = ("whole", False), ("whole, checkpointed", True), ("whole, by_file", True)
+    for name, checkpointed in (*forms, *timed, *whole):
         model = trainable(checkpointed=checkpointed)
         if name.endswith("by_file"):
             net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)
@@ -282,8 +283,9 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
             norms: Any = "local" if name == "local" else "global"
             limit = {"memory": found["local"]["held"] - 1} if name == "within" else {}
             made = {**asked, **limit, "recompute": 0.5}
-            seconds: dict[str, Any] = TIMED | {"machine": slow} if name == "timed" else {}
-            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **{**made, **seconds})
+            weights = {"whole_weights": True} if name.startswith("whole") else {}
+            seconds: dict[str, Any] = TIMED | {"machine": slow} if name == "timed" or weights else {}
+            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **{**made, **seconds, **weights})
             given = {"plan": plan, "input_gradient": True} if seconds else made
             net = synth.parallelize(model, shape, check=False, batch_norm=norms, **given)
             path.write_text(json.dumps(to_json(plan)))
@@ -294,19 +296,35 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
             "margins": plan.margins is not None,
             "of_plan": plan.words.step[dist.get_rank()],
             "held": plan.held_bytes,
+            "whole": sum(plan.whole) if name.startswith("whole") else 1,
             "fits": name != "within" or plan.held_bytes <= limit["memory"],
         }
     return found
 
 
-def optimized(replicas: int) -> dict[str, Any]:
+def _how(
+    model: nn.Module, shape: tuple[int, ...], procs: int, recompute: float, folder: str
+) -> dict[str, Any]:
+    """Options of `parallelize` for words. With a folder, for time, where buckets sum gradients of weights."""
+    if not folder:
+        return {"objective": "words", "recompute": recompute}
+    slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
+    slow.write_text(MACHINE)
+    asked = TIMED | {"machine": slow, "whole_weights": True, "recompute": recompute}
+    plan = synth.plan_model(model, shape, procs, **asked)
+    assert any(plan.whole)
+    assert plan.margins is not None or not recompute
+    return {"plan": plan}
+
+
+def optimized(replicas: int, folder: str = "") -> dict[str, Any]:
     """Steps of an optimizer, with replicas of the network: the difference of weights from one process."""
     model, other, shape = trainable(), trainable(), (1, 3, 24, 20)
     for each in (model, other):
         each.batch = nn.Identity()  # whose statistics would be those of a replica
     mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("a", "b"))
-    asked: dict[str, Any] = {"check": False, "objective": "words", "recompute": 0.5}
-    net = synth.parallelize(model, shape, mesh["b"] if replicas == 1 else mesh, **asked)
+    asked = _how(model, shape, mesh["b"].size(), 0.5, folder)
+    net = synth.parallelize(model, shape, mesh["b"] if replicas == 1 else mesh, check=False, **asked)
     mine = mesh.get_local_rank("a")
     of_one, of_ranks = (torch.optim.Adam(each.parameters(), lr=0.01) for each in (other, net))
     draw = torch.Generator().manual_seed(4)
@@ -324,10 +342,11 @@ def optimized(replicas: int) -> dict[str, Any]:
     return {"apart": apart, "words": net.received() - before}
 
 
-def dropped(recompute: float) -> list[float]:
+def dropped(recompute: float, folder: str = "") -> list[float]:
     """Two accumulated steps with dropout, the first without sums of gradients; sums that tell them apart."""
     model, shape = trainable(drop=0.3), (1, 3, 24, 20)
-    net = synth.parallelize(model, shape, check=False, objective="words", recompute=recompute)
+    asked = _how(model, shape, dist.get_world_size(), recompute, folder)
+    net = synth.parallelize(model, shape, check=False, **asked)
     draw = torch.Generator().manual_seed(2)
     torch.manual_seed(3)
     x, y = (torch.randn(shape, generator=draw).double() for _ in range(2))

@@ -34,6 +34,7 @@ from synth.runtime.operators.call import Call
 from synth.runtime.rules.reductions import CutReduction
 from synth.runtime.tracing import trace
 from synth.runtime.tracing.inputs import Inputs
+from synth.runtime.tracing.surroundings import outside
 
 MODELS: dict[str, Callable[[], Any]] = {
     **{
@@ -443,6 +444,7 @@ def test_a_model_with_its_own_precision_is_compared_in_it() -> None:
             return self.conv(x).relu()
 
     assert synth.check(Single(), (2, 3, 8, 8)).dtype == "float32"
+    assert not [name for name in outside(Single()) if "pytest" in name]  # which writes asserts anew
 
 
 def test_what_cannot_be_compared_says_why() -> None:
