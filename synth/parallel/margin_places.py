@@ -108,8 +108,8 @@ def _place_of(
     from synth.runtime.model.margins import MarginPlace
 
     dims = [0, 1, *range(7 - len(node.meta["value"].shape), 5)]
-    boxes = (_by_rank(each[dims]) for each in (own, need, computed))
-    return MarginPlace(*boxes, covered, in_buckets)
+    owned, needed, made = (_by_rank(each[dims]) for each in (own, need, computed))
+    return MarginPlace(owned, needed, made, covered, in_buckets)
 
 
 def _by_rank(boxes: Array) -> Boxes:
