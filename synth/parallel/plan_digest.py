@@ -10,7 +10,7 @@ from typing import Any
 
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.plan.plan_json import digest_of, to_json
+from synth.network.plan.plan_json import digest_of, is_network_plan, to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.planning.plan_json import exact_json
@@ -33,7 +33,8 @@ def digest_of_plan(plan: Any) -> str:
     if isinstance(plan, Plan):
         return f"a layer plan, digest {_short(json.dumps(exact_json(plan), sort_keys=True))}"
     if isinstance(plan, os.PathLike) or str(plan).endswith(".json"):
-        return f"a file, digest {_short(plan_text(plan))}"
+        text = plan_text(plan)
+        return f"a file, digest {_of_network(json.loads(text)) if is_network_plan(text) else _short(text)}"
     if isinstance(plan, Mapping):
         return ", ".join(f"{name}: {digest_of_plan(plan[name])}" for name in sorted(plan))
     return str(plan)
