@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -118,6 +119,26 @@ def far(one: torch.Tensor, other: torch.Tensor) -> float:
     """Relative to the largest word."""
     one, other = one.detach().double(), other.detach().double()
     return float((one - other).abs().max() / max(1.0, float(other.abs().max())))
+
+
+def elsewhere(replicas: int) -> float:
+    """Distance of weights after two steps from those without compiling: in replicas, or with whole outputs."""
+    mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("a", "b"))
+    generator = torch.Generator().manual_seed(mesh.get_local_rank("a"))
+    batches, states = torch.randn(2, *SHAPE, generator=generator), []
+    where, outputs = (mesh, "partitioned") if replicas > 1 else (mesh["b"], "whole")
+    for compiled in (False, True):
+        net: Any = synth.parallelize(small(), SHAPE, where, objective="words", check=False, outputs=outputs)
+        if compiled:
+            net.compile(backend="aot_eager")
+        for x in batches:
+            net.zero_grad()
+            whole(net(x)).square().mean().backward()
+            with torch.no_grad():
+                for values in net.parameters():
+                    values -= 0.1 * values.grad
+        states.append(net.full_state_dict())
+    return max(far(states[1][name], values) for name, values in states[0].items())
 
 
 # -- what changes, and what is refused ---------------------------------------------------------------------

@@ -98,6 +98,12 @@ def test_compiled_steps_follow_changes(pair: RankPool) -> None:
         assert max(found["far"].values()) < 1e-5, found["far"]
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_steps_in_replicas_and_with_whole_outputs(replicas: int, ranks: RankPool) -> None:
+    assert max(ranks.call("elsewhere", replicas)) < 1e-6
+
+
 # -- the chain of exchanges, without ranks -----------------------------------------------------------------
 
 
