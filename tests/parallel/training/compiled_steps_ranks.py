@@ -122,7 +122,7 @@ def far(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def elsewhere(replicas: int) -> float:
-    """Distance of weights after two steps from those without compiling: in replicas, or with whole outputs."""
+    """Distance of weights after two steps from those not compiled: in replicas, or with whole outputs."""
     mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("a", "b"))
     generator = torch.Generator().manual_seed(mesh.get_local_rank("a"))
     batches, states = torch.randn(2, *SHAPE, generator=generator), []
