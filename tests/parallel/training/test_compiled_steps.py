@@ -45,14 +45,14 @@ def require_equal(results: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
 def test_steps_of_networks(name: str, ranks: RankPool) -> None:
     require_equal(ranks.call("steps", name, "aot_eager"))
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
 def test_steps_of_networks_with_an_empty_rank(name: str, ranks: RankPool) -> None:
     results = ranks.call("steps", name, "aot_eager", True)
@@ -82,7 +82,7 @@ def test_steps_by_inductor(name: str, ranks: RankPool) -> None:
         ("compiled on one rank", r"net.compile\(\), or dtype"),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 def test_what_compiled_steps_cannot_do(what: str, sentence: str, pair: RankPool) -> None:
     for said, far in pair.call("refused", what):
         assert re.search(sentence, said), said
@@ -99,6 +99,7 @@ def test_compiled_steps_follow_changes(pair: RankPool) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_steps_in_replicas_and_with_whole_outputs(replicas: int, ranks: RankPool) -> None:
     assert max(ranks.call("elsewhere", replicas)) < 1e-6
