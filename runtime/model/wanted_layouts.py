@@ -83,6 +83,8 @@ class WantedLayouts:
         channels, or where there is no such layer.
         """
         whole = node_shape(node)
+        if len(whole) < 3:
+            return None
         seen, waiting = {node}, [node]
         for here in waiting:
             for user in here.users:
