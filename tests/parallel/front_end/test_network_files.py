@@ -108,7 +108,7 @@ def test_a_planned_model_is_written_and_its_file_runs(factory: str, ranks: RankP
     network = parse_network(network_text(plan.network), "net.yaml")
     assert network.nodes == plan.network.nodes
     again = plan_network(network, plan.request)
-    assert to_json(again) == to_json(plan)
+    assert to_json(again) == to_json(plan, counted=False)  # a file has no steps to count words of
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(to_json(again)))
     assert_runs_as_planned(ranks, factory, again, file)
