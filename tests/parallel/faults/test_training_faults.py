@@ -50,6 +50,7 @@ def test_a_rank_that_ends_is_named(rank: int, statement: str, named: str, tmp_pa
     assert re.search(rf"rank \d: failed, last started .*; rank {rank} {named}", outcome.output)
 
 
+@pytest.mark.slow
 def test_the_last_line_of_a_rank_within_a_library_is_that_of_the_loop(tmp_path: Path) -> None:
     file = tmp_path / "site-packages" / "loaders.py"
     file.parent.mkdir()

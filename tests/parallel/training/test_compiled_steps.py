@@ -45,14 +45,14 @@ def require_equal(results: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
 def test_steps_of_networks(name: str, ranks: RankPool) -> None:
     require_equal(ranks.call("steps", name, "aot_eager"))
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
 def test_steps_of_networks_with_an_empty_rank(name: str, ranks: RankPool) -> None:
     results = ranks.call("steps", name, "aot_eager", True)
