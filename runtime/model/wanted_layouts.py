@@ -87,8 +87,8 @@ class WantedLayouts:
             return None
         seen, waiting = {node}, [node]
         for here in waiting:
+            shape = node_shape(here)
             for user in here.users:
-                shape = node_shape(here)
                 found = self._wanted_by(user, shape, True)
                 if found is not None:
                     cut = {box[1] for box in found.boxes if volume(box)} - {
@@ -97,7 +97,7 @@ class WantedLayouts:
                     boxes = ((box[0], (0, whole[1]), *box[2:]) for box in found.boxes)
                     return None if cut else found.with_boxes(whole, boxes)
                 made = node_shape(user) if user.op.startswith("call") else ()
-                same = len(made) > 2 and (made[0], *made[2:]) == (whole[0], *whole[2:])
+                same = made[:1] + made[2:] == whole[:1] + whole[2:]
                 if same and user not in seen:
                     seen.add(user)
                     waiting.append(user)

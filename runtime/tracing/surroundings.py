@@ -95,9 +95,8 @@ class _Search:
         for code in _codes(function.__code__):
             read |= _globals_of(code)
             named.update(code.co_names)
-        written = filter(
-            str.isidentifier, read
-        )  # others are those of rewritten asserts
+        # others than identifiers are those of asserts that pytest rewrote
+        written = filter(str.isidentifier, read)
         for name in function.__globals__.keys() & written:
             self._find(name, Outside(function.__globals__, name), named)
         cells = function.__closure__ or ()
