@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from beside_one_process import refusal
+from shared_plan import shared_plan
 from torch import nn
 
 import synth
@@ -114,7 +115,7 @@ def accumulated() -> dict[str, Any]:
 def refused() -> list[str]:
     """What is refused, as sentences."""
     net = synth.parallelize(model(), PLANNED)
-    plan = synth.plan_model(model(), PLANNED, dist.get_world_size())
+    plan = shared_plan(model(), PLANNED)
     planned = synth.parallelize(model(), PLANNED, plan=plan)
     other = torch.ones(5, 3, 16, 16).double()
     sentences = [

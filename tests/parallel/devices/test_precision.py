@@ -45,14 +45,14 @@ def assert_as_one_process(ranks: RankPool, *case: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_autocast_is_as_in_one_process(model: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, None, "bfloat16")
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("model", ["mixed", "volumes", pytest.param("skips", marks=pytest.mark.slow)])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_autocast_with_every_plan(model: str, plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, PLANS[plan], "bfloat16")
 
@@ -144,7 +144,7 @@ MOST = {"Out": 1.35, "dIn": 1.25, "dKer": 1.25, "dBias": 1.05}
 
 @pytest.mark.parametrize("low", ["bfloat16", "float16"])
 @pytest.mark.parametrize("grid", [{"c": 4}, {"k": 4}, {"b": 4}, {"h": 2, "c": 2}], ids=str)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_sums_over_ranks_round_about_as_one_process(grid: dict[str, int], low: str, ranks: RankPool) -> None:
     """In half precision, added in half precision, Out along c=4 would have 1.5 errors of one process."""
     found = ranks.call("reductions", grid, low)

@@ -54,7 +54,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("name", uses_ranks.MODELS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_models_that_something_has_wrapped(name: str, ranks: RankPool) -> None:
     first, second = ranks.call("refused_model", name)
     assert first == second
@@ -63,7 +63,7 @@ def test_models_that_something_has_wrapped(name: str, ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("name", uses_ranks.CALLS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_uses_of_a_network(name: str, ranks: RankPool) -> None:
     (first, far), (second, also) = ranks.call("refused_call", name)
     assert first == second

@@ -69,7 +69,7 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_file_has_the_network_that_is_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape = MADE[name]()
     traced = trace_model(model.eval(), shape)
@@ -81,7 +81,7 @@ def test_a_file_has_the_network_that_is_planned(name: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_parallelize_gives_the_outputs_of_the_model(name: str, alone: None) -> None:
     model, shape = MADE[name]()
     model.eval()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from drawn_plans import drawn_model, drawn_plan
+from shared_plan import shared_plan
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
@@ -191,9 +192,7 @@ def whole_model(recompute: float, folder: str) -> dict[str, Any]:
     model, shape = decoder(), (1, 3, 48, 36)
     net = synth.parallelize(model, shape, mode="inference", recompute=recompute, check=True)
     found = beside(net, model, shape)
-    procs = dist.get_world_size()
-    make = partial(synth.plan_model, model, shape, procs, mode="inference", recompute=recompute)
-    plan = make()
+    plan = shared_plan(model, shape, mode="inference", recompute=recompute)
     path = Path(folder) / f"plan-{dist.get_rank()}.json"
     path.write_text(json.dumps(to_json(plan)))
     other = synth.parallelize(model, shape, plan=path, mode="inference", check=False)
@@ -267,7 +266,8 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
 
     Statistics of the samples of some ranks are those of the only sample. One plan is within a limit.
     """
-    shape, procs, found = (1, 3, 24, 20), dist.get_world_size(), {}
+    shape, found = (1, 3, 24, 20), {}
+    without: dict[bool, float] = {}
     path = Path(folder) / f"step-{dist.get_rank()}.json"
     asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
     slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
@@ -285,14 +285,15 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
             made = {**asked, **limit, "recompute": 0.5}
             weights = {"whole_weights": True} if name.startswith("whole") else {}
             seconds: dict[str, Any] = TIMED | {"machine": slow} if name == "timed" or weights else {}
-            plan = synth.plan_model(model, shape, procs, batch_norm=norms, **{**made, **seconds, **weights})
+            plan = shared_plan(model, shape, batch_norm=norms, **{**made, **seconds, **weights})
             given = {"plan": plan, "input_gradient": True} if seconds else made
             net = synth.parallelize(model, shape, check=False, batch_norm=norms, **given)
             path.write_text(json.dumps(to_json(plan)))
-        without = synth.plan_model(model, shape, procs, **asked)
+        if checkpointed not in without:
+            without[checkpointed] = shared_plan(model, shape, **asked).cost
         found[name] = {
             **step_beside(net, model, shape),
-            "costs": [plan.cost, without.cost],
+            "costs": [plan.cost, without[checkpointed]],
             "margins": plan.margins is not None,
             "of_plan": plan.words.step[dist.get_rank()],
             "held": plan.held_bytes,
@@ -311,7 +312,7 @@ def _how(
     slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
     slow.write_text(MACHINE)
     asked = TIMED | {"machine": slow, "whole_weights": True, "recompute": recompute}
-    plan = synth.plan_model(model, shape, procs, **asked)
+    plan = from_first(partial(synth.plan_model, model, shape, procs, **asked), Ranks.world())
     assert any(plan.whole)
     assert plan.margins is not None or not recompute
     return {"plan": plan}
@@ -390,8 +391,8 @@ def said(make: Any) -> str:
 
 def refused(folder: str) -> list[str]:
     """Margins that are not planned: all ranks say the same."""
-    model, shape, procs = decoder(), (1, 3, 48, 36), dist.get_world_size()
-    plan = synth.plan_model(model, shape, procs, mode="inference", recompute=0.1)
+    model, shape = decoder(), (1, 3, 48, 36)
+    plan = shared_plan(model, shape, mode="inference", recompute=0.1)
     train = partial(synth.parallelize, model, shape, check=False)
     infer = partial(train, mode="inference")
     found = [

@@ -163,13 +163,9 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def measure_layers() -> dict[str, tuple[float, float]]:
-    """Layer and pass -> (bytes at most, as measured; as planned) on this rank; a step makes dIn, too."""
-    found = {}
-    for name, (make, shape) in LAYERS.items():
-        for pass_, bytes_ in _measured(make, shape, input_gradient=True).items():
-            found[f"{name}, {pass_}"] = bytes_
-    return found
+def measure_layer(name: str) -> dict[str, tuple[float, float]]:
+    """Pass -> (bytes at most, as measured; as planned) on this rank; a step makes dIn, too."""
+    return _measured(*LAYERS[name], input_gradient=True)
 
 
 def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:

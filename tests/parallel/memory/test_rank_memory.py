@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from memory_ranks import LAYERS
 from rank_pool import RankPool
 
 APART = 0.05
@@ -54,8 +55,10 @@ def test_the_peak_with_margins_is_planned(case: str, ranks: RankPool) -> None:
 
 
 @pytest.mark.ranks
-def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(ranks: RankPool) -> None:
-    found = ranks.call("measure_layers")
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.one_in(3)
+def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(layer: str, ranks: RankPool) -> None:
+    found = ranks.call("measure_layer", layer)
     for pass_ in found[0]:
         measured, planned = (max(bytes_) for bytes_ in zip(*(each[pass_] for each in found), strict=True))
         assert abs(planned / measured - 1) < APART, (pass_, measured, planned)

@@ -52,7 +52,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_models_are_as_in_one_process(name: str) -> None:
     found = synth.check(*MODELS[name]())
     assert found.done, found
@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[Patch, str, str, str]] = {  # -> what is wrong, the ca
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_mistakes_are_found_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, call, line, mode = MISTAKES[name]
     assert synth.check(Parts(), (4, 4, 4, 4)).done

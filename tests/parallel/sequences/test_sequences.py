@@ -38,11 +38,16 @@ def assert_as_one_process(ranks: RankPool, names: list[str], *options: Any) -> N
 
 
 @pytest.mark.ranks
-def test_models_whose_positions_are_cut_are_those_of_one_process(ranks: RankPool) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("scans", (19,)), ("mamba", (19,)), ("loops", (10, 1, "w", False)), ("lstm", (8, 4, "w", False))],
+)
+@pytest.mark.one_in(2)
+def test_models_whose_positions_are_cut_are_those_of_one_process(
+    name: str, options: tuple[Any, ...], ranks: RankPool
+) -> None:
     """Two steps whose gradients are added, and inference; words are those of the plan."""
-    assert_as_one_process(ranks, ["scans", "mamba"], 19)
-    assert_as_one_process(ranks, ["loops"], 10, 1, "w", False)
-    assert_as_one_process(ranks, ["lstm"], 8, 4, "w", False)
+    assert_as_one_process(ranks, [name], *options)
 
 
 @pytest.mark.ranks

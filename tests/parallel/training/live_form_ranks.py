@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from live_changes import CHANGES, Model, batch
 from live_ranks import FAULTS, SHAPE, largest_error, sentence_of, whole
+from shared_plan import shared_plan
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -51,7 +52,7 @@ class Form:
         if form == "replicas":
             options["mesh"] = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "synth"))
         elif form == "plan":
-            options["plan"] = synth.plan_model(self.given, SHAPE, 2)
+            options["plan"] = shared_plan(self.given, SHAPE)
         elif form == "compiled":
             options["outputs"] = "whole"
         else:

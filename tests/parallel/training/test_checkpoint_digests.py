@@ -148,7 +148,7 @@ def test_all_ranks_refuse_a_file_that_one_of_them_reads(ranks: RankPool, tmp_pat
     model, optimizer = made(1)
     load(model, optimizer, str(tmp_path), no_dist=True)
     steps(model, optimizer, 2, 1)
-    for shard in sorted(tmp_path.glob("*.distcp")):
+    for shard in sorted(tmp_path.glob("*.distcp"))[::3]:  # the first and the last of four
         flip(shard, shard.stat().st_size // 2)
         found = ranks.call("reads_with_digests", "channels", str(tmp_path))
         assert len({said for said, _ in found}) == 1

@@ -33,6 +33,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
+LONG = ("resnet50", "cosmoflow", "unet3d", "wrn50_4")  # half a minute each
+CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in compiled_steps_ranks.CASES]
+
+
 def require_equal(results: list[dict[str, Any]]) -> None:
     """Steps are those of one process and of the network as it is, and the exchanges of all ranks meet."""
     for found in results:
@@ -45,15 +49,15 @@ def require_equal(results: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(14)
-@pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("name", CASES)
 def test_steps_of_networks(name: str, ranks: RankPool) -> None:
     require_equal(ranks.call("steps", name, "aot_eager"))
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(14)
-@pytest.mark.parametrize("name", compiled_steps_ranks.CASES)
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("name", CASES)
 def test_steps_of_networks_with_an_empty_rank(name: str, ranks: RankPool) -> None:
     results = ranks.call("steps", name, "aot_eager", True)
     require_equal(results)

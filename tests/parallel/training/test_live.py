@@ -26,7 +26,7 @@ def plan_of(name: str, names: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_a_change_is_effective(two: RankPool, name: str) -> None:
     for error, anew in two.call("changed", name, plan_of(name, [*CHANGES])):
         assert error < 1e-8
@@ -34,7 +34,7 @@ def test_a_change_is_effective(two: RankPool, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_change_is_refused_until_it_is_taken_back(two: RankPool, name: str) -> None:
     for said, error in two.call("refused", name, plan_of(name, [*SENTENCES])):
         assert SENTENCES[name] in said

@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("form", "name"), CASES)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_a_change_of_a_network(form: str, name: str, two: RankPool) -> None:
     for error, said in two.call("changed", form, name):
         assert error < 1e-8, said
