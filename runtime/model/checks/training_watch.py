@@ -35,7 +35,6 @@ from synth.runtime.grid.launched_job import (
     store_keeper,
 )
 from synth.runtime.grid.liveness import LAST_WORDS, Watch
-from synth.runtime.grid.local_processes import is_orphan
 from synth.runtime.grid.ranks import Ranks, use_of
 
 if TYPE_CHECKING:
@@ -55,10 +54,6 @@ class TrainingWatch(Watch):
     """Watches the ranks of one network until `leave`, or until the process ends."""
 
     def __init__(self, ranks: Ranks) -> None:
-        if self.heeds_launcher() and is_orphan():
-            raise RuntimeError("the launcher of this rank is gone")
-        with keeper_named():
-            own = own_store()
         job = f"network {use_of(ranks.members)}"
         members = ranks.members
         super().__init__(
@@ -76,10 +71,15 @@ class TrainingWatch(Watch):
         self.lost_store_at, self.released = 0.0, False
         self.bell, self.ring = os.pipe()
         self.caught = {}
-        with keeper_named():
-            self.connect(own)
         self.thread = threading.Thread(target=self.watch, daemon=True)
-        self.thread.start()
+        self.thread.start()  # a store that is gone now may be tried for long
+        try:
+            with keeper_named():
+                self.connect(own_store())
+        except BaseException:
+            self.state = "left"
+            self.wake()
+            raise
         atexit.register(self.leave_at_exit)
         hook = sys.excepthook
         if not isinstance(hook, ExceptionHook):

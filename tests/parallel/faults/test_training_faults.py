@@ -125,6 +125,15 @@ def test_a_rank_that_ends_before_there_is_a_network_is_named(tmp_path: Path) -> 
         assert not re.search(r"rank [013] is (lost|late)", outcome.output[rank])
 
 
+def test_a_rank_that_reaches_no_store_ends_with_the_others(tmp_path: Path) -> None:
+    """torch tries a store that has gone again and again, for more than twice the timeout."""
+    module = "synth.runtime.model.checks.training_watch"
+    statement = f"import {module} as watch; watch.own_store = lambda: time.sleep(300)"
+    outcome = forked(2, statement, tmp_path, "0")
+    assert outcome.codes == [6] * 4
+    assert "rank 2: failed, last started the meeting of the ranks: " in outcome.output[2]
+
+
 @pytest.mark.slow
 def test_the_rank_that_keeps_the_store_is_named_if_it_ends_before_there_is_a_network(tmp_path: Path) -> None:
     outcome = forked(0, "os.kill(os.getpid(), signal.SIGKILL)", tmp_path, "0")
