@@ -30,7 +30,13 @@ from synth.runtime.rules.access import read_ends
 from synth.runtime.rules.convolution import convolution
 from synth.runtime.rules.rule import Operand
 
-BY_RULE = ("layer", "pool", "resize", "cat")  # which read other rows than their own
+BY_RULE = (
+    "layer",
+    "pool",
+    "resize",
+    "shuffle",
+    "cat",
+)  # which read other rows than their own
 
 
 class MarginPlace(NamedTuple):

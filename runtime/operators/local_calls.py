@@ -1,7 +1,7 @@
 """Calls that ranks compute from boxes that are whole along some dimensions.
 
-Reshapes, pixel shuffles, and functions along dimensions such as `softmax`, `normalize`,
-`cumsum` and sums.
+Reshapes, and functions along dimensions such as `softmax`, `normalize`, `cumsum` and
+sums.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.operators.call import Call
-from synth.runtime.rules.local_forms import (
-    LocalForm,
-    reshape_form,
-    shuffle_form,
-    whole_along,
-)
+from synth.runtime.rules.local_forms import LocalForm, reshape_form, whole_along
 
 FOURIER = (
     *("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"),
@@ -55,10 +50,6 @@ def local_form(call: Call) -> LocalForm | None:
     if not before or not after or not all(after) or not all(before):
         return None
     module: Any = call.module
-    if isinstance(module, nn.PixelShuffle | nn.PixelUnshuffle):
-        down = isinstance(module, nn.PixelUnshuffle)
-        factor: Any = module.downscale_factor if down else module.upscale_factor
-        return shuffle_form(before, factor, down) if len(before) == 4 else None
     if isinstance(module, nn.Flatten | nn.Unflatten):
         return reshape_form(before, after)
     if module is not None:
@@ -76,11 +67,6 @@ def _of_function(
         # another dtype is the other form of `view`
         dtypes = isinstance(args[0] if args else None, torch.dtype)
         return None if dtypes else reshape_form(before, after)
-    if word in ("pixel_shuffle", "pixel_unshuffle") and len(before) == 4:
-        names = "upscale_factor", "downscale_factor"
-        given = [call.node.kwargs.get(name) for name in names]
-        factors: list[Any] = [each for each in (*args, *given) if each]
-        return shuffle_form(before, factors[0], word.endswith("unshuffle"))
     if word in ("tril", "triu"):  # which know the places of words in a matrix
         return _along(before, after, (-2, -1)) if len(before) > 1 else None
     if word not in ALONG:

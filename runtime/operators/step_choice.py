@@ -55,7 +55,7 @@ def choose_step(
     inputs: the layout of each computed tensor among the arguments.
     counter: makes the counter of received words for a name.
     batch_norms: makes the steps of batch normalizations.
-    wanted: the layout of the result of a concatenation, pooling or resizing.
+    wanted: the layout of the result of a concatenation, pooling, resizing or shuffle.
     owned: the words of the input that ranks own, if they compute others, too.
     """
     if operator.kind in SETTINGS and operator.module is not None:

@@ -30,6 +30,7 @@ from synth.runtime.operators.products import product_of
 from synth.runtime.operators.recurrent import recurrent_of
 from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.operators.scans import scan_of
+from synth.runtime.operators.shuffles import shuffle_of
 from synth.runtime.operators.windows import windows_of
 from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.rules.local_forms import flattened, within_boxes
@@ -40,6 +41,7 @@ from synth.runtime.rules.pooling import AVG_POOLS, LP_POOLS, MAX_POOLS, pool, sc
 from synth.runtime.rules.resizing import LINEAR, NEAREST, resize
 from synth.runtime.rules.responses import response_norm
 from synth.runtime.rules.rule import Rule
+from synth.runtime.rules.shuffles import shuffled, where_source
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[
@@ -55,6 +57,7 @@ Kind = Literal[
     "pool",
     "reduction",  # of rows along some dimensions: global and adaptive pooling
     "resize",
+    "shuffle",  # channels to positions, or back
     "flatten",  # (b, c, *spatial) as (b, c * spatial)
     "responsenorm",  # over neighbouring channels
     "permute",
@@ -104,7 +107,7 @@ class Operator:
 
     form: how, as the recogniser of the kind has it (`MovedRows`, `ReductionForm`,
         `LocalForm`, `ScanForm`, `Product`); of a concatenation its parts and its
-        dimension.
+        dimension; of a shuffle the dimension of its channels.
     """
 
     kind: Kind
@@ -182,6 +185,7 @@ RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
     "reduction": reduction_of,
     None: _by_name,
     "scan": scan_of,
+    "shuffle": shuffle_of,
     "local": local_form,
     "windows": windows_of,
     "product": product_of,
@@ -306,6 +310,11 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     ),
     "resize": lambda call, found, source, wanted: resize(
         found.module, source, wanted or scaled(source, call.out)
+    ),
+    "shuffle": lambda call, found, source, wanted: shuffled(
+        source,
+        wanted or where_source(source, call.out),
+        call.filled(in_place=False),
     ),
     "responsenorm": lambda call, found, source, _: response_norm(found.module, source),
     "flatten": lambda call, found, source, _: flattened(source),

@@ -246,24 +246,3 @@ def whole_along(
 
     units = {dim: 1 for dim in range(len(before)) if dim not in dims}
     return LocalForm(units, regroup, tuple(after))
-
-
-def shuffle_form(before: Sequence[int], factor: int, down: bool) -> LocalForm:
-    """Channels to positions of a map, (b, c, h, w); `down`: positions to channels."""
-    square = factor * factor
-    units = (1, 1, factor, factor) if down else (1, square, 1, 1)
-
-    def regroup(box: Box) -> Box | None:
-        ends = zip(box, units, strict=True)
-        if any(low % unit or high % unit for (low, high), unit in ends):
-            return None
-        (first, last), *rows = box[1:]
-        if down:
-            made = [(low // factor, high // factor) for low, high in rows]
-            return (box[0], (first * square, last * square), *made)
-        made = [(low * factor, high * factor) for low, high in rows]
-        return (box[0], (first // square, last // square), *made)
-
-    whole = regroup(tuple((0, extent) for extent in before))
-    assert whole is not None
-    return LocalForm(dict(enumerate(units)), regroup, shape(whole))

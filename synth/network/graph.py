@@ -3,10 +3,10 @@
 Every planned node is one loop nest. A fully connected layer over a feature map is a convolution whose kernel
 covers the map. A pooling is a convolution with one group per channel and no weights; an upsampling is a
 transposed one. Global and adaptive pooling is computed where its input lies; of a concatenation, part by
-part. All other nodes have the layout of their input: normalization, activations and the like. A sum has the
-layout of its first input, which is one that lies as planned nodes do, if any does (`first_laid_out`); its
-other inputs are redistributed. A concatenation moves nothing; a node that reads it reads its channels from
-the layouts of all its parts.
+part. A shuffle of channels and positions lies where its input does. All other nodes have the layout of their
+input: normalization, activations and the like. A sum has the layout of its first input, which is one that
+lies as planned nodes do, if any does (`first_laid_out`); its other inputs are redistributed. A concatenation
+moves nothing; a node that reads it reads its channels from the layouts of all its parts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from synth.layer.nest import WORD_BYTES
 from synth.network.kinds import KINDS, Kind
 from synth.network.reductions import Reduction
 from synth.network.row_maps import Reindexing, RowMap
+from synth.network.shuffles import Shuffle
 
 Role = Literal["in", "out"]
 Divided = Literal[
@@ -31,7 +32,8 @@ Divided = Literal[
     "joined",  # so, and nothing is kept for the backward pass
     "product",  # so, from slices of operands, of which several ranks may read one
 ]
-Path = tuple[Reindexing | Reduction, ...]
+Moved = Reindexing | Reduction | Shuffle
+Path = tuple[Moved, ...]
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ class Edge:
 
     channels: those that move, if a concatenation moves only some; () for all. trained: whether a parameter
     is trained before the edge, so that gradients return over it.
-    source_path, target_path: reindexings and reductions between the node and the value that moves or that
-    receives. moves_rows: whether the edge is the last of `target_path` itself.
+    source_path, target_path: reindexings, reductions and shuffles between the node and the value that moves
+    or that receives. moves_rows: whether the edge is the last of `target_path` itself.
     """
 
     source: str
@@ -145,8 +147,8 @@ class Edge:
 class Part:
     """Channels of a value, and the planned node whose output holds them; None for the network's input.
 
-    path: reindexings and reductions between the two. The value then has all its channels, numbered after
-    them.
+    path: reindexings, reductions and shuffles between the two. The value then has all its channels, numbered
+    after them.
     """
 
     node: str | None
@@ -285,8 +287,8 @@ def parts_of(node: Node, known: Mapping[str, Parts]) -> Parts:
     if node.layer or not node.inputs:
         return (Part(node.name, 0, node.shape[1]),)
     first = known[node.inputs[0]]
-    if node.kind == "reindex":
-        return (_reindexed(node, first),)
+    if node.known.moves and node.kind != "globalpool":
+        return (_moved(node, first),)
     if node.kind == "globalpool":
         return _reduced(node, first)
     if node.kind == "cat":
@@ -316,10 +318,10 @@ def _reduced(node: Node, parts: Parts) -> Parts:
     return tuple(found)
 
 
-def _reindexed(node: Node, parts: Parts) -> Part:
-    """The part of a reindexed value.
+def _moved(node: Node, parts: Parts) -> Part:
+    """The part of a reindexed or shuffled value.
 
-    It has no planned node where the value has other samples or channels.
+    It has no planned node where the value has other samples, or a reindexed one other channels.
     """
     first = parts[0]
     unknown = Part(None, 0, math.prod(node.shape[1:2]))
@@ -327,8 +329,9 @@ def _reindexed(node: Node, parts: Parts) -> Part:
         return unknown
     if not first.regular or node.dims[:2] not in ((), (0, 1)):
         return unknown
-    path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
-    return Part(first.node, 0, node.shape[1], path)
+    reindexing = Reindexing(node.name, node.maps, node.shape, node.dims)
+    last = reindexing if node.kind == "reindex" else Shuffle(node.name, node.in_shape, node.shape)
+    return Part(first.node, 0, node.shape[1], (*first.path, last))
 
 
 def _common_channels(sources: Parts, targets: Parts, role: Role) -> Iterator[tuple[Edge, Channels]]:

@@ -40,6 +40,7 @@ class Kind(NamedTuple):
 
 
 CONVS = ("conv1d", "conv2d", "conv3d")
+SHUFFLES = ("pixelshuffle", "pixelunshuffle")
 _WINDOW = ("kernel", "stride", "padding", "dilation")
 _CONV = Kind(
     ("out_channels", *_WINDOW, "padding_mode", "groups", "bias", "transposed", "output_padding"),
@@ -80,5 +81,6 @@ KINDS: dict[str, Kind] = {
     "scan": _OPERATION._replace(rows=False, accesses=(4, 4)),  # then what rows before add up to is joined
     "flatten": Kind(passive=True),
     "reindex": Kind(("rows", "dims"), ("rows",), moves=True, accesses=(2, 2)),
+    **dict.fromkeys(SHUFFLES, Kind(("factor",), ("factor",), moves=True, accesses=(2, 2))),
     "gathered": Kind(("shape", "parameters", "divided", "multiply_adds"), ("shape",), several=None),
 }

@@ -14,7 +14,7 @@ from synth.layer.validate import LayerError
 from synth.network.arguments import FLAGS, check_arguments, division_of, flag_of, number_of, shown
 from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
-from synth.network.kinds import CONVS, KINDS
+from synth.network.kinds import CONVS, KINDS, SHUFFLES
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
@@ -81,6 +81,7 @@ class _NodeBuilder:
             "cat": self.cat,
             "flatten": self.flatten,
             "reindex": self.reindex,
+            **dict.fromkeys(SHUFFLES, self.shuffle),
             "gathered": self.gathered,
         }
         return builders.get(self.kind, self.passive)()
@@ -134,6 +135,25 @@ class _NodeBuilder:
             )
         shape = tuple(1 if dim < 0 else extents[dim] for dim in dims) if dims else tuple(extents)
         return Node(entry.name, self.kind, entry.inputs, shape, self.shape, maps=maps, dims=dims)
+
+    def shuffle(self) -> Node:
+        """Channels become positions of a map, or positions channels."""
+        entry, factor, down = self.entry, number_of(self.entry, "factor"), self.kind == "pixelunshuffle"
+        place, (batch, channels, *extents) = entry.arguments["factor"], self.shape
+        if not extents:
+            raise entry.place.fault(f"{entry.name}: {self.kind} needs a feature map; remove it")
+        if isinstance(factor, tuple) and len(factor) != len(extents):
+            raise place.fault(f"{entry.name}: factor has {len(factor)} entries, needs {len(extents)}")
+        factors = [_at(factor, axis) for axis in range(len(extents))]
+        words = math.prod(factors)
+        sizes, parts = (extents, factors) if down else ([channels], [words])
+        if min(factors) < 1 or any(size % part for size, part in zip(sizes, parts, strict=True)):
+            what = "every factor must divide its extent" if down else f"{words} must divide the channels"
+            raise place.fault(f"{entry.name}: factor is {factor} for {shown(self.shape)}; {what}")
+        pairs = zip(extents, factors, strict=True)
+        made = [size // each if down else size * each for size, each in pairs]
+        shape = batch, channels * words if down else channels // words, *made
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape)
 
     def mul(self) -> Node:
         """An element-wise product; inputs but the first may have one position per channel."""

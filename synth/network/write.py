@@ -12,7 +12,7 @@ import yaml
 from synth.layer.layer import Layer, listed
 from synth.layer.validate import DEFAULTS
 from synth.network.graph import Network, Node
-from synth.network.kinds import CONVS
+from synth.network.kinds import CONVS, SHUFFLES
 from synth.network.row_map_entries import runs_of
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # needs no quotes in YAML
@@ -68,6 +68,9 @@ def _arguments(node: Node) -> dict[str, Any]:
         case "reindex":
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})
+        case kind if kind in SHUFFLES:
+            pairs = zip(*sorted((node.in_shape[2:], node.shape[2:])), strict=True)
+            return {"factor": [more // less for less, more in pairs]}
         case "gathered":
             own = {"divided": node.divided} if node.divided else {}
             return {

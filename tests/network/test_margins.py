@@ -27,6 +27,7 @@ from synth.machine.layer_time import compute_seconds
 from synth.network.file import parse_network
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.kinds import SHUFFLES
 from synth.network.margins.choose import CHOICES, choose, choose_cuts, evaluated
 from synth.network.margins.prices import SecondPrices
 from synth.network.margins.row_graph import RowGraph, row_graph
@@ -78,7 +79,7 @@ def _grid(rng: random.Random, procs: int, axes: list[str]) -> PerAxis:
 def graph_of(seed: int, procs: int, mixed: bool = True, most: int = 10) -> tuple[Network, RowGraph]:
     rng = random.Random(seed)
     while True:
-        network = network_of(random_layers(rng, 1 + seed % 3, most))
+        network = network_of(random_layers(rng, 1 + seed % 3, most, seed % 4 > 1))
         if network.planned:
             return network, row_graph(network, placed(network, rng, procs, mixed), procs)
 
@@ -92,6 +93,12 @@ def indices(box: np.ndarray) -> set[Index]:
 def taps(node: Node, at: Index, extents: Index) -> Iterator[Index]:
     """The positions of its source that a position of a node reads, from the definition of the layer."""
     layer = node.layer
+    if node.kind in SHUFFLES:
+        before, after = (((1,) * (5 - len(each)) + each[2:]) for each in (node.in_shape, node.shape))
+        sizes = zip(at[1:], before, after, strict=True)
+        rows = [range(row * size // n, -(-(row + 1) * size // n)) for row, size, n in sizes]
+        yield from itertools.product(at[:1], *rows)
+        return
     if layer is None:
         yield at
         return

@@ -1,4 +1,4 @@
-"""Boxes and words of reindexings and reductions: padding, slices, shifts, pooling between two planned layers.
+"""Boxes and words of what lies between two planned layers: padding, slices, shifts, pooling, shuffles.
 
 The owner of an input row owns the output rows whose home it is, so boxes of the result follow from those of
 the input. A rank receives the rows that its box of the result reads and that it does not own.
@@ -11,23 +11,32 @@ from collections.abc import Callable
 import numpy as np
 
 from synth.layer.interval_arrays import Spans
-from synth.network.graph import Path
+from synth.network.graph import Moved, Path
 from synth.network.grids.box_rows import FLAT, Array
 from synth.network.reductions import Reduction, owned_boxes, reduction_words
 from synth.network.row_maps import CONSTANT, Reindexing, RowMap
+from synth.network.shuffles import Shuffle, boxes_of_shuffle, shuffle_words
 
 
 def boxes_after(boxes: Spans, path: Path, procs: int) -> Spans:
     """The boxes of a value after what lies between, as `OwnedBoxes.flat` gives those before it."""
     for each in path:
-        boxes = owned_boxes(boxes, each, procs) if isinstance(each, Reduction) else _reindexed(boxes, each)
+        match each:
+            case Reduction():
+                boxes = owned_boxes(boxes, each, procs)
+            case Shuffle():
+                boxes = boxes_of_shuffle(boxes, each)
+            case Reindexing():
+                boxes = _reindexed(boxes, each)
     return boxes
 
 
-def moved_rows_words(boxes: Spans, last: Reindexing | Reduction, procs: int) -> tuple[Array, Array]:
+def moved_rows_words(boxes: Spans, last: Moved, procs: int) -> tuple[Array, Array]:
     """Words that the most-receiving rank receives for the last part of a path, there and back; per option."""
     if isinstance(last, Reduction):
         return reduction_words(boxes, last, procs)
+    if isinstance(last, Shuffle):
+        return shuffle_words(boxes, last)
     after = _kept(boxes, last)
     want, have, back = (np.ones(boxes[0].shape[1:], dtype=np.int64) for _ in range(3))
     own = have.copy()

@@ -1,8 +1,9 @@
 """The tensors of a planned network between whose layers rows may be computed twice.
 
 A tensor is *covered* if each rank computes all channels of its rows from rows of its sources: convolutions,
-poolings and nearest upsamplings whose grid cuts samples and positions alone, operations on single words,
-concatenations, and normalizations. All others have the boxes of their layer, and are computed as always.
+poolings and nearest upsamplings whose grid cuts samples and positions alone, shuffles behind these,
+operations on single words, concatenations, and normalizations. All others have the boxes of their layer, and
+are computed as always.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from synth.network.graph import Network, Node
 from synth.network.grids.box_rows import FLAT, Array, first_of_kinds
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.margins.boxes import RowWindow, normal
+from synth.network.kinds import SHUFFLES
+from synth.network.margins.boxes import SPATIAL_PLACES, RowWindow, normal
+from synth.network.shuffles import Shuffle, boxes_of_shuffle
 
 INPUT = "input"
 PLAIN = (RowWindow(),) * len(SPATIAL)
@@ -121,6 +124,8 @@ def _tensor(
         return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources, free=True)
     if node.kind == "cat":
         return _joined(node, graph)
+    if node.kind in SHUFFLES:
+        return _shuffled(node, first)
     if node.kind in ("add", "mul") and len({graph[name].shape for name in node.inputs}) == 1:
         return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources)
     return None
@@ -135,6 +140,21 @@ def _joined(node: Node, graph: Mapping[str, RowTensor]) -> RowTensor | None:
     own[1, 1] = np.where(own[1, 1] > 0, node.shape[1], 0)
     sources = node.inputs
     return RowTensor(node.name, flat(node.shape), own, first.placed, True, sources, free=True, joined=True)
+
+
+def _shuffled(node: Node, first: RowTensor) -> RowTensor:
+    """A shuffle of channels and positions, which lies where its source does."""
+    last = Shuffle(node.name, node.in_shape, node.shape)
+    own = normal(np.stack(boxes_of_shuffle((first.own[:, 0], first.own[:, 1]), last), axis=1))
+    made = RowTensor(node.name, flat(node.shape), own, first.placed)
+    if not _whole_channels(first.own, first.shape[1]):
+        return made
+    windows = list(PLAIN)
+    for place, size, n in last.changed(len(FLAT)):
+        if place in SPATIAL_PLACES:
+            ratio = max(size // n, n // size)
+            windows[place - SPATIAL_PLACES[0]] = RowWindow(ratio, ratio, spread=n > size)
+    return replace(made, covered=True, sources=node.inputs, windows=tuple(windows))
 
 
 def _whole_channels(own: Array, channels: int) -> bool:

@@ -166,6 +166,8 @@ class NetworkReader:
             case "resize":
                 layer = upsample_layer("up", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "upsample", layer)
+            case "shuffle":
+                value = self._shuffle(call, operator.form)
             case "reduction":
                 value = self._reduction(call, operator.form)
             case "flatten":
@@ -299,6 +301,17 @@ class NetworkReader:
         self.nodes[name] = Node(name, "reindex", (first.name,), shape, before, maps=tuple(maps), dims=inner)
         self.notes[name] = type(call.module).__name__ if call.module is not None else call.word.strip("_")
         return Value(name, order)
+
+    def _shuffle(self, call: Call, channels: int) -> Value | None:
+        """Channels to positions of a map, or back. channels: the dimension that has them."""
+        first, before = self.values[call.inputs[0]], call.shapes[0]
+        if channels != 1 or first.order != straight(before):
+            return None
+        if before == call.out:
+            return first
+        name, kind = self.names.of(call), "pixelshuffle" if before[1] > call.out[1] else "pixelunshuffle"
+        self.nodes[name] = Node(name, kind, (first.name,), call.out, before)
+        return Value(name, first.order)
 
     def _elementwise(self, call: Call) -> Value | None:
         """Uses the layout of an operand of its shape (`first_laid_out`); the others are redistributed."""

@@ -22,6 +22,7 @@ from synth.parallel.front_end.rewrite import (
     reduce_parts,
     split_joins,
 )
+from synth.parallel.front_end.shuffles import join_shuffles
 from synth.parallel.front_end.slices import slice_first, turn_by_flips
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     roll_recurrences(graph, operators)
     map_loops(graph, operators)
     join_stacks(graph)
+    join_shuffles(graph, operators)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)

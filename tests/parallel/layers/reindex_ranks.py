@@ -91,6 +91,11 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
     return functional.pixel_unshuffle(torch.tanh(y), 2) + nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x))
 
 
+def smaller(x: torch.Tensor) -> torch.Tensor:
+    """Positions to channels, with zeros where these do not go up."""
+    return functional.pixel_unshuffle(functional.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2)
+
+
 def along(x: torch.Tensor) -> torch.Tensor:
     """Sums along channels and rows, a norm, and a scan."""
     y = functional.normalize(x) + functional.softmax(x, 1).cumsum(2)
@@ -123,6 +128,8 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "crop": (crop, 4, 8),
     "windows": (windows, 4, 4),
     "shuffled": (shuffled, 8, 8),
+    "larger": (lambda x: functional.pixel_shuffle(x, 3), 45, 5),
+    "smaller": (smaller, 4, 16),
     "along": (along, 4, 4),
     "stacked": (stacked, 4, 4),
     "adaptive": (adaptive, 4, 4),

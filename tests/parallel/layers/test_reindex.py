@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 EVEN, UNEVEN = (4, 3, 8, 8), (3, 3, 9, 7)
 NAMES = [
     *("causal", "constant", "circular", "replicate", "reflect", "cropped"),
-    *("gated", "shifted", "positions", "crop"),
+    *("gated", "shifted", "positions", "crop", "larger", "smaller"),
 ]
 BOXES = ["windows", "shuffled", "along", "stacked", "adaptive"]
 
@@ -105,4 +105,5 @@ def test_words_of_moved_rows_are_those_of_the_plan(
         assert {k: v for k, v in counted.items() if v and k not in unplanned} == planned, name
         moved |= planned
     assert sum(moved.values()) > 1000
+    assert axes != "bhk" or "pixel_shuffle" in moved  # of channels that are cut within a row of the result
     assert axes == "bhk" or {"roll", "roll_1"} <= set(moved)  # rows, not only between layers

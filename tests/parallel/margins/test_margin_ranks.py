@@ -13,6 +13,7 @@ pytestmark = pytest.mark.ranks
 
 SEEDS = {1: [101, 102, 106, 133], 2: [207, 210, 227, 238], 3: [304, 327, 332, 336]}  # by dimensions
 TRAINED = {1: [101, 105, 113], 2: [202, 207, 219], 3: [305, 313, 319]}
+SHUFFLED = {1: [163, 172], 2: [245, 246], 3: [347, 348]}  # with channels that become positions, and back
 SIZES = [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 3, 6))]
 
 
@@ -34,6 +35,21 @@ def test_values_are_those_of_one_process_and_words_those_planned(dims: int, rank
             assert found["counted"] == found["planned"], found
     least = 3 if len(every) > 2 else 0  # two ranks fetch little
     assert sum(bool(found["margins"] and found["fetched"]) for found in every[0]) >= least
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dims", SHUFFLED)
+@pytest.mark.one_in(2)
+def test_margins_reach_through_shuffles(dims: int, training: bool, ranks: RankPool) -> None:
+    """Also of three to one, of one dimension alone, and where ranks have no rows of some layers."""
+    every = ranks.call("several_trained" if training else "several", SHUFFLED[dims], dims, True)
+    for by_rank in zip(*every, strict=True):
+        for found in by_rank:
+            kinds = "error", "value", "state", "gradient", "input"
+            errors = [found[name] for name in kinds if name in found]
+            assert max(errors) < 1e-10, found
+            assert found["counted"] == found["planned"], found
+    assert len(every) < 4 or all(found["margins"] and found["fetched"] for found in every[0])
 
 
 @pytest.mark.one_in(3)

@@ -1,4 +1,4 @@
-"""Boxes that fit a reshape, a shuffle or a function along dimensions, and how others are cut anew."""
+"""Boxes that fit a reshape or a function along dimensions, and how others are cut anew."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synth.runtime.comm.layout import Layout, disjoint
 from synth.runtime.grid.boxes import Box, cut, shape, volume
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.rules.local_forms import LocalForm, fitting, reshape_form, shuffle_form, whole_along
+from synth.runtime.rules.local_forms import LocalForm, fitting, reshape_form, whole_along
 
 
 def numbered(sizes: tuple[int, ...], box: Box) -> torch.Tensor:
@@ -71,24 +71,6 @@ def test_boxes_of_a_reshape_have_the_same_words(
         if made is not None:
             assert torch.equal(numbered(before, box).flatten(), numbered(after, made).flatten())
     assert_cut_anew(source, form)
-
-
-@given(st.data())
-def test_boxes_of_a_shuffle(data: st.DataObject) -> None:
-    factor = data.draw(st.integers(1, 3))
-    b, c, h, w = (data.draw(st.integers(1, 4)) for _ in range(4))
-    for down, sizes in ((False, (b, c * factor**2, h, w)), (True, (b, c, h * factor, w * factor))):
-        form = shuffle_form(sizes, factor, down)
-        source = data.draw(st.composite(layouts)(sizes))
-        call = torch.pixel_unshuffle if down else torch.pixel_shuffle
-        whole = call(numbered(sizes, tuple((0, n) for n in sizes)).double(), factor)
-        assert tuple(whole.shape) == form.out
-        for box in fitting(source, form).boxes:
-            made = form.regroup(box)
-            if all(shape(box)) and made is not None:
-                mine = whole[tuple(slice(*each) for each in made)]
-                assert torch.equal(call(numbered(sizes, box).double(), factor), mine)
-        assert_cut_anew(source, form)
 
 
 def test_what_fits_is_not_cut_anew() -> None:

@@ -25,6 +25,7 @@ from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.rule import Operand, Rule, is_trainable
+from synth.runtime.rules.shuffles import shuffle
 from synth.runtime.tracing.trace import traced
 
 RANKS, LAYOUTS, SHAPE = 6, 6, (4, 8, 6, 6)
@@ -52,6 +53,11 @@ CASES: dict[str, Two] = {
     "view": lambda x, y: x.view(4, 2, 4, 6, 6),
     "softmax": lambda x, y: x.softmax(1),
     "pixel shuffle": lambda x, y: functional.pixel_shuffle(x, 2),
+    "pixel unshuffle": lambda x, y: functional.pixel_unshuffle(x, 3),
+    "pixel shuffle of one sample": lambda x, y: functional.pixel_shuffle(x[0], 2),
+    "pixel unshuffle of frames": lambda x, y: functional.pixel_unshuffle(x[:, None] * y[:, None], 2),
+    "shuffle of volumes": lambda x, y: shuffle(x.reshape(4, 8, 2, 3, 6), (2, 1, 2), (2, 0, 1), False),
+    "unshuffle of sequences": lambda x, y: shuffle(x[..., 0], (3,), (0,), True),
     "zeros around": lambda x, y: functional.pad(x, (1, 2, -1, 3), value=2.5),
     "reflected": lambda x, y: functional.pad(x, (1, 2, 1, 1), mode="reflect"),
     "circular": lambda x, y: functional.pad(x, (1, 2, 1, 1), mode="circular"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from row_networks import RowLayer
+from row_networks import SHUFFLES, RowLayer
 from torch import nn
 
 
@@ -37,6 +37,29 @@ class RowModel(nn.Module):
         return found[0] if len(found) == 1 else tuple(found)
 
 
+class Shuffle(nn.Module):
+    """Channels to positions, or back, by a reshape, a permutation and a reshape."""
+
+    def __init__(self, factors: Sequence[int], down: bool) -> None:
+        super().__init__()
+        self.factors, self.down = factors, down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, *rows = x.shape
+        pairs, dims = list(zip(rows, self.factors, strict=True)), len(rows)
+        if self.down:
+            wide = x.reshape(b, c, *(part for n, f in pairs for part in (n // f, f)))
+            inner, outer = ([start + 2 * dim for dim in range(dims)] for start in (3, 2))
+            made = wide.permute(0, 1, *inner, *outer)
+            return made.reshape(b, -1, *(n // f for n, f in pairs))
+        wide = x.unflatten(1, (-1, *self.factors))
+        places = [place for dim in range(dims) for place in (2 + dims + dim, 2 + dim)]
+        made = wide.permute(0, 1, *places)
+        for dim in reversed(range(dims)):
+            made = made.flatten(2 + 2 * dim, 3 + 2 * dim)
+        return made
+
+
 def _module(layer: RowLayer, layers: Sequence[RowLayer]) -> nn.Module | None:
     dims, kind = len(layer.extents), layer.kind
     made: Any
@@ -51,6 +74,10 @@ def _module(layer: RowLayer, layers: Sequence[RowLayer]) -> nn.Module | None:
         return None
     before = layers[layer.sources[0]].channels
     kernel, stride, padding, dilation, more = map(tuple, layer.columns)
+    if kind in SHUFFLES:
+        names = {"shuffle": nn.PixelShuffle, "unshuffle": nn.PixelUnshuffle}
+        alike = dims == 2 and len(set(stride)) == 1
+        return names[kind](stride[0]) if alike else Shuffle(stride, kind == "unshuffle")
     if kind == "conv":
         made = getattr(nn, f"Conv{dims}d")
         return made(before, layer.channels, kernel, stride, padding, dilation)

@@ -5,6 +5,7 @@ A network is a list of `RowLayer`. `yaml_of` writes its network file, `models.ro
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,25 +30,29 @@ class RowLayer(NamedTuple):
 
 
 KINDS = [*["conv"] * 5, "maxpool", "avgpool", "up", "transposed", "relu", *["groupnorm", "add", "cat"] * 2]
+SHUFFLES = ["shuffle", "unshuffle"] * 3
 
 
-def random_layers(rng: random.Random, dims: int, most: int = 10) -> list[RowLayer]:
-    """A network with 3 to `most` layers behind its input, of maps with `dims` dimensions."""
+def random_layers(rng: random.Random, dims: int, most: int = 10, shuffles: bool = False) -> list[RowLayer]:
+    """A network with 3 to `most` layers behind its input, of maps with `dims` dimensions.
+
+    shuffles: whether some make positions of channels, or channels of positions.
+    """
     start = (9, 14) if dims < 3 else (6, 8)
     layers = [RowLayer("input", (), 2, tuple(rng.randint(*start) for _ in range(dims)))]
     count = rng.randint(4, most + 1)
     while len(layers) < count:
-        made = _layer(rng, layers)
+        made = _layer(rng, layers, KINDS + SHUFFLES if shuffles else KINDS)
         largest = 40 if dims == 1 else 20 if dims == 2 else 10
         if made is not None and min(made.extents) >= 3 and max(made.extents) <= largest:
             layers.append(made)
     return layers
 
 
-def _layer(rng: random.Random, layers: Sequence[RowLayer]) -> RowLayer | None:
+def _layer(rng: random.Random, layers: Sequence[RowLayer], kinds: Sequence[str]) -> RowLayer | None:
     """A layer behind others; None where what was drawn does not fit them."""
     place = len(layers) - 1 if rng.random() < 0.75 else rng.randrange(len(layers))
-    kind, like = rng.choice(KINDS), layers[place]
+    kind, like = rng.choice(kinds), layers[place]
     if kind in ("add", "cat"):
         fits = [i for i, y in enumerate(layers) if i != place and y.extents == like.extents]
         fits = fits if kind == "cat" else [i for i in fits if layers[i].channels == like.channels]
@@ -56,12 +61,31 @@ def _layer(rng: random.Random, layers: Sequence[RowLayer]) -> RowLayer | None:
         sources = (place, rng.choice(fits))
         channels = sum(layers[i].channels for i in sources) if kind == "cat" else like.channels
         return RowLayer(kind, sources, channels, like.extents)
+    if kind == "groupnorm" and like.channels % 2:
+        return None
+    if kind in ("shuffle", "unshuffle"):
+        return _shuffle(rng, kind, place, like)
     if kind in ("relu", "groupnorm"):
         return RowLayer(kind, (place,), like.channels, like.extents)
     windows = tuple(_window(rng, kind) for _ in like.extents)
     rows = tuple(_rows(kind, n, *each) for n, each in zip(like.extents, windows, strict=True))
-    channels = rng.choice([2, 4]) if kind in ("conv", "transposed") else like.channels
+    wide = [2, 4] if kinds is KINDS else [2, 4, 8, 12]
+    channels = rng.choice(wide) if kind in ("conv", "transposed") else like.channels
     return RowLayer(kind, (place,), channels, rows, windows)
+
+
+def _shuffle(rng: random.Random, kind: str, place: int, like: RowLayer) -> RowLayer | None:
+    factors = [rng.choice([1, 2, 2, 3]) for _ in like.extents]
+    words, pairs = math.prod(factors), list(zip(like.extents, factors, strict=True))
+    windows = tuple((each, each, 0, 1, 0) for each in factors)
+    if kind == "shuffle":
+        channels, rest = divmod(like.channels, words)
+        rows = tuple(n * each for n, each in pairs)
+    else:
+        channels, rest = like.channels * words, sum(n % each for n, each in pairs)
+        rows = tuple(n // each for n, each in pairs)
+    fits = words > 1 and not rest and channels <= 48
+    return RowLayer(kind, (place,), channels, rows, windows) if fits else None
 
 
 def _window(rng: random.Random, kind: str) -> tuple[int, int, int, int, int]:
@@ -112,6 +136,8 @@ def _entry(layer: RowLayer, dims: int) -> str:
     kernel, stride, padding, dilation, more = layer.columns
     if layer.kind == "up":
         return f"upsample: {{scale: {stride}}}"
+    if layer.kind in SHUFFLES:
+        return f"pixel{layer.kind}: {{factor: {stride}}}"
     window = f"kernel: {kernel}, stride: {stride}, padding: {padding}, dilation: {dilation}"
     if layer.kind.endswith("pool"):
         return f"pool: {{{window}}}"
