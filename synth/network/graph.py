@@ -12,7 +12,8 @@ moves nothing; a node that reads it reads its channels from the layouts of all i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -241,10 +242,16 @@ class Network:
             edge.target_path[-1].shape if edge.target_path else there,
         )
 
-    def makers(self, edge: Edge) -> set[str]:
+    def makers(self, edge: Edge) -> Set[str]:
         """The nodes for which an edge moves words."""
-        ends = replace(edge, channels=(), trained=True)
-        return {node for node, _, other, _ in self._edges() if other == ends}
+        return self._makers[replace(edge, channels=(), trained=True)]
+
+    @cached_property
+    def _makers(self) -> dict[Edge, set[str]]:
+        found = defaultdict[Edge, set[str]](set)
+        for node, _, ends, _ in self._edges():
+            found[ends].add(node)
+        return dict(found)
 
     def _edges(self) -> Iterator[tuple[str, str, Edge, Channels]]:
         """(node that reads, node whose output moves, the ends, channels) of every part of an edge."""

@@ -32,8 +32,11 @@ def with_margins(
     steps: TimedSteps | None = None,
     tried: Sequence[int] = CHOICES,
     exchange: float = 0.0,
+    below: float = math.inf,
 ) -> NetworkPlan:
     """A plan with the margins of the least cost on its grids.
+
+    It is as it was where no margins can cost less than `below`.
 
     turned: layer -> its grid cut by input rows, and its cost, where that is less. steps: the seconds of
     layers, of a plan for time. tried: rows of margins. exchange: words that an exchange counts for beside its
@@ -43,8 +46,13 @@ def with_margins(
     plain = tuple(replace(each, turned=()) for each in plan.placed_grids)
     graph = row_graph(network, plain, request.procs)
     graded = _graded(plan, graph)
-    costs: _Costs = _Words(plan, exchange, graded) if steps is None else _Seconds(plan, steps, graph, graded)
-    if not _covered(graph):
+    covered = _covered(graph)
+    costs: _Costs
+    if steps is None:
+        costs = _Words(plan, exchange, graded, covered)
+    else:
+        costs = _Seconds(plan, steps, covered, graded)
+    if not covered or _least(plan, costs, turned, covered) >= below:
         return plan
     without = evaluated(graph, {}, graded=graded)
     if not without.cost:
@@ -89,12 +97,25 @@ def _graded(plan: NetworkPlan, graph: RowGraph) -> frozenset[str]:
     return frozenset(graph) if plan.request.input_gradient else plan.network.trained
 
 
+def _least(
+    plan: NetworkPlan, costs: _Costs, turned: Mapping[str, tuple[PlacedGrid, float]], covered: Set[str]
+) -> float:
+    """What layers and redistributions cost if rows of others were known for nothing."""
+    by_input_rows = _by_input_rows(plan, turned, covered, costs)
+    layers = sum(map(costs.alone, range(len(plan.placed_grids))))
+    edges = sum(costs.moved(edge) for edge in plan.edge_words if not plan.network.makers(edge) <= covered)
+    return layers + edges + sum(min(0.0, more) for more in by_input_rows.values())
+
+
 class _Costs(Protocol):
     """What a plan with margins costs."""
 
     @property
     def prices(self) -> Prices:
         """Of rows."""
+
+    def alone(self, place: int) -> float:
+        """What a layer costs if the rows of others that it reads are known."""
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
         """What a covered layer costs more where it is cut by input rows, without what moves to it."""
@@ -118,9 +139,15 @@ class _Costs(Protocol):
 class _Words:
     """Words that are received: a covered layer itself receives none but those of its weights in training."""
 
-    def __init__(self, plan: NetworkPlan, exchange: float, graded: frozenset[str]) -> None:
-        self.plan, self.prices = plan, WordPrices(exchange, graded)
-        self.place = {node.name: i for i, node in enumerate(plan.network.planned)}
+    def __init__(self, plan: NetworkPlan, exchange: float, graded: frozenset[str], covered: Set[str]) -> None:
+        self.plan, self.prices, self.covered = plan, WordPrices(exchange, graded), covered
+        self.names = [node.name for node in plan.network.planned]
+        self.place = {name: i for i, name in enumerate(self.names)}
+
+    def alone(self, place: int) -> float:
+        """Words of weights of a covered layer, all words of others."""
+        name = self.names[place]
+        return self.weights(name) if name in self.covered else self.plan.layer_costs[place]
 
     def weights(self, name: str) -> float:
         """Words of the weights of a layer, cut by output rows."""
@@ -157,7 +184,9 @@ class _Words:
 class _Seconds:
     """Seconds of computing own rows and those of others, of exchanges, and of what follows layers."""
 
-    def __init__(self, plan: NetworkPlan, steps: TimedSteps, graph: RowGraph, graded: frozenset[str]) -> None:
+    def __init__(
+        self, plan: NetworkPlan, steps: TimedSteps, covered: Set[str], graded: frozenset[str]
+    ) -> None:
         machine, training = plan.request.machine, plan.request.training
         assert machine is not None
         names = [node.name for node in plan.network.planned]
@@ -167,8 +196,12 @@ class _Seconds:
         self.prices = SecondPrices(plan.network, machine, passes, graded)
         self.plain = [replace(each, turned=()) for each in plan.placed_grids]
         self.place = {name: i for i, name in enumerate(names)}
-        self.covered = {self.place[name] for name in _covered(graph) if name in self.place}
-        self.alone = steps.with_margins(self.plain, self.covered, plan.whole)
+        self.covered = {self.place[name] for name in covered if name in self.place}
+        self.layers_alone = steps.with_margins(self.plain, self.covered, plan.whole)
+
+    def alone(self, place: int) -> float:
+        """Seconds of the own rows."""
+        return self.layers_alone[place].total
 
     def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
         """Seconds by input rows less those of the own rows."""
@@ -176,7 +209,7 @@ class _Seconds:
         grids = [*self.plain]
         grids[at] = placed
         others = self.covered - {at}
-        return self.steps.with_margins(grids, others, self.plan.whole)[at].total - self.alone[at].total
+        return self.steps.with_margins(grids, others, self.plan.whole)[at].total - self.alone(at)
 
     def moved(self, edge: Edge) -> float:
         """Seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -111,8 +111,9 @@ def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int 
     rounds of exchanges are left, margins are chosen again as if an exchange cost more. Of the plans of nearly
     equal words, that of the fewest rounds is taken. Seconds have the price of a round in them.
     """
-    made = (planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers))
-    tried = [plan, *sorted(made, key=lambda each: each.cost)][: GRIDS_WITH_MARGINS + 1]
+    made = [planner.with_grid(grid, plan) for grid in row_grids(planner.candidates, planner.layers)]
+    cheapest = sorted(made, key=lambda each: each[0])[:GRIDS_WITH_MARGINS]
+    tried = [plan, *(make() for _, make in cheapest)]
     grids = [tuple((placed.grid, placed.order) for placed in each.placed_grids) for each in tried]
     unasked = plan.request.training and plan.request.recompute is None
     most_cost = plan.cost * (1 - GAIN * unasked)
@@ -120,8 +121,9 @@ def _with_margins(planner: _NetworkPlanner, plan: NetworkPlan, limit_bytes: int 
     for each in dict(zip(reversed(grids), reversed(tried), strict=True)).values():
         for most in (CHOICES[-1],) if limit_bytes is None else WIDEST_WITHIN:
             choose = partial(planner.margined, each, [more for more in CHOICES if more <= most])
-            wide = choose()
-            if wide.cost >= min(best.cost, most_cost):  # and so are narrower margins
+            least = min(best.cost, most_cost)
+            wide = choose(below=least)
+            if wide.cost >= least:  # and so are narrower margins
                 break
             if limit_bytes is None or wide.held_bytes <= limit_bytes:
                 best, again = wide, choose
@@ -296,25 +298,32 @@ class _NetworkPlanner:
 
     # -- the choice of one option per layer ---------------------------------------------------------------
 
-    def with_grid(self, grid: PerAxis, usual: NetworkPlan) -> NetworkPlan:
-        """A plan in which layers have one grid; those that do not admit it choose among usual grids."""
+    def with_grid(self, grid: PerAxis, usual: NetworkPlan) -> tuple[float, Callable[[], NetworkPlan]]:
+        """A plan in which layers have one grid: its cost, and what makes it.
+
+        Layers that do not admit the grid choose among usual grids.
+        """
         table: OptionTable = []
         for k, candidates in enumerate(self.candidates):
-            placed = candidates.placements(grid)
-            if grid not in candidates.grids.places:
+            if grid in candidates.grids.places:
+                placed = candidates.placements(grid)
+            else:
                 pairs = zip(self.class_of, usual.placed_grids, strict=True)
                 placed = [*dict.fromkeys(each for other, each in pairs if other == k)]
             table.append([LayerOption(each, candidates.cost(each)) for each in placed])
-        chosen = self._solve(table, self.method)
-        return self._result(table, *chosen, usual.single_strategies, usual.lower_bound)
+        solution, priced = self._solve(table, self.method)
+        singles, least = usual.single_strategies, usual.lower_bound
+        return solution.cost, partial(self._result, table, solution, priced, singles, least)
 
-    def margined(self, plan: NetworkPlan, tried: Sequence[int], exchange: float = 0.0) -> NetworkPlan:
+    def margined(
+        self, plan: NetworkPlan, tried: Sequence[int], exchange: float = 0.0, below: float = math.inf
+    ) -> NetworkPlan:
         """A plan with margins of some rows. Under a limit, layers with margins still compute in one piece.
 
-        exchange: see `with_margins`.
+        exchange, below: see `with_margins`.
         """
         steps = self.steps if plan.timed else None
-        made = with_margins(plan, self.by_input_rows(plan), steps, tried, exchange)
+        made = with_margins(plan, self.by_input_rows(plan), steps, tried, exchange, below)
         if made.margins is None:
             return made
         tilings = list(made.tilings)
