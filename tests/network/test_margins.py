@@ -310,7 +310,7 @@ def test_of_nearly_equal_words_the_plan_of_the_fewest_rounds_is_taken() -> None:
     network = parse_network(chain_yaml(12, 128).replace("[1, 8,", "[1, 1,"), "chain.yaml")
     request = NetworkRequest(16, resident_weights=True, recompute=0.1)
     planner = _NetworkPlanner(network, request, "auto", lambda text: None)
-    fewest = planner.margined(planner.with_grid(PerAxis(h=4, w=4), planner.run()), CHOICES)
+    fewest = planner.margined(planner.with_grid(PerAxis(h=4, w=4), planner.run())[1](), CHOICES)
     plan = plan_network(network, request)
     assert fewest.margins is not None
     assert plan.margins is not None
@@ -391,7 +391,8 @@ def test_without_margins_the_seconds_are_those_of_the_layers(
     step = {"training": True, "ahead": 0, "input_gradient": False}
     request = replace(request, **(step if training else {"resident_weights": True}))  # type: ignore[arg-type]
     planner = _NetworkPlanner(network, request, "auto", lambda text: None)
-    plain = planner.with_grid(grid, planner.run())
+    _, make = planner.with_grid(grid, planner.run())
+    plain = make()
     made = with_margins(replace(plain, request=replace(request, recompute=0.1)), {}, planner.steps, [0])
     assert made.margins is not None
     assert not any(map(any, made.margins.rows.values()))

@@ -48,7 +48,8 @@ def drawn_plan(
     plan = planner.run()
     grids = row_grids(planner.candidates, planner.layers)
     if grids and rng.random() < 0.8:
-        plan = planner.with_grid(rng.choice(grids), plan)
+        _, make = planner.with_grid(rng.choice(grids), plan)
+        plan = make()
     plan = with_margins(plan, planner.by_input_rows(plan))
     if plan.margins is None or rng.random() < 0.3:
         return traced, plan
