@@ -15,8 +15,7 @@ for the sums: autograd runs ready nodes in reverse order of creation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,12 +25,13 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
+from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.spans import mark, waiting
 
 BYTES = 25 * 2**20
-LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
 Gradients = tuple[torch.Tensor | None, ...]
+Nodes = Sequence[tuple[Any, int]]  # of autograd, each with a place
 
 
 class Spread(NamedTuple):
@@ -104,7 +104,6 @@ class Bucket:
 
     def __init__(self, group: Any) -> None:
         self.group, self.shared, self.bytes = group, list[Shared](), 0
-        self.kept: LocalTensors = {}  # parts of passes that did not sum
         self.flat: torch.Tensor | None = None  # of the last sums
         self.memory: SharedMemory | None = None  # for the next ones
         self.asked = False  # whether the ranks know if they share memory
@@ -189,7 +188,7 @@ class Buckets:
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
-        self.sums, self.replicas = True, process_groups.ranks.replica_count
+        self.replicas = process_groups.ranks.replica_count
         alone = self.replicas == 1
         wanted = [each for each in shared if len(each.ranks) > 1 or not alone]
         self.buckets = _packed(wanted[::-1], process_groups, size)
@@ -199,30 +198,38 @@ class Buckets:
             self.opened.setdefault(bucket.step, []).append(bucket)
             self.of_key.update((each.key, bucket) for each in bucket.shared)
 
-    @contextmanager
-    def later(self) -> Iterator[None]:
-        """Backward passes in here only accumulate; the next one outside sums all."""
-        before, self.sums = self.sums, False
-        try:
-            yield
-        finally:
-            self.sums = before
-
-    def begin(self, tensors: LocalTensors) -> dict[int, Sums]:
+    def begin(self, tensors: LocalTensors, waiting: Waiting) -> dict[int, Sums]:
         """At the start of a forward pass: the sums of each bucket by its `id`.
 
         tensors: the parameters, replaced by the local ones that layers may use.
+        waiting: what the network adds up.
         """
         rounds = {}
         for bucket in self.buckets:
             used = [each.key for each in bucket.shared if each.key in tensors]
             trained = {key: tensors[key] for key in used if tensors[key].requires_grad}
             if trained and torch.is_grad_enabled():
-                rounds[id(bucket)] = sums = Sums(self, bucket, trained)
+                rounds[id(bucket)] = sums = Sums(self, bucket, trained, waiting)
                 sums.through(FinishSums, tensors)
             for key in used:
                 tensors[key] = self.border.local(tensors[key])
         return rounds
+
+    def finish(self, waiting: Waiting) -> None:
+        """Add the sums of parts that a backward pass has not reached."""
+        for bucket in self.buckets:
+            given = {each.key: waiting.take(each.key) for each in bucket.shared}
+            named = {key: part for key, part in given.items() if part is not None}
+            if not named:
+                continue
+            leaves = {key: waiting.leaves[key] for key in named}
+            sums = Sums(self, bucket, leaves, waiting)
+            sums.like = [self.border.local(each).detach() for each in leaves.values()]
+            sums.sum(named)
+            for leaf, each in zip(leaves.values(), sums.finish(), strict=True):
+                assert leaf.grad is not None
+                assert each is not None
+                waiting.local(leaf.grad).add_(each)
 
     def open(self, step: str, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:
         """Just before a call: the buckets that it is the first to use."""
@@ -240,11 +247,13 @@ class Buckets:
 class Sums:
     """The sums of one bucket for the backward passes of one forward pass.
 
-    trained: the parameters that get gradients.
+    trained: the parameters that get gradients. waiting: what the network adds up.
     """
 
-    def __init__(self, owner: Buckets, bucket: Bucket, trained: LocalTensors) -> None:
-        self.owner, self.bucket = owner, bucket
+    def __init__(
+        self, owner: Buckets, bucket: Bucket, trained: LocalTensors, waiting: Waiting
+    ) -> None:
+        self.owner, self.bucket, self.waiting = owner, bucket, waiting
         self.shared = {each.key: each for each in bucket.shared}
         self.trained = trained
         self.like: list[torch.Tensor] = []  # the local parameters
@@ -260,35 +269,41 @@ class Sums:
         made = node.apply(self, *given)  # type: ignore[no-untyped-call]
         tensors.update(zip(self.trained, made, strict=True))
 
-    def start(self, parts: Sequence[torch.Tensor | None]) -> None:
-        """Start to sum the parts of this rank, or keep them for a later pass.
+    def start(self, parts: Sequence[torch.Tensor | None], ends: Nodes) -> None:
+        """Start to sum the parts of this rank, or let them wait for a later pass.
 
-        parts: None for a parameter that has no gradient.
+        parts: None for a parameter that has no gradient. ends: where gradients go.
         """
+        waiting = self.waiting
         named: LocalTensors = {}
         for key, part in zip(self.trained, parts, strict=True):
             if part is not None:
                 spread, wide = self.shared[key].spread, part.to(sum_dtype(part.dtype))
                 named[key] = wide if spread is None else spread.packed(wide)
-        kept = self.bucket.kept
-        if not self.owner.sums:
-            for key, part in named.items():
-                kept[key] = kept[key] + part if key in kept else part
-            return
-        for key in [key for key in self.trained if key in kept]:
-            more = kept.pop(key)
-            named[key] = named[key] + more if key in named else more
+        for key, (node, _) in zip(self.trained, ends, strict=True):
+            if not waiting.sums:
+                if key in named:
+                    waiting.keep(key, named[key], node)
+            elif waiting.graph is self.owner:
+                more = waiting.take(key, node)
+                if more is not None:
+                    named[key] = named[key] + more if key in named else more
+        if waiting.sums:
+            self.sum(named)
+
+    def sum(self, named: LocalTensors) -> None:
+        """Start to sum parts, by key."""
         given, self.summed = list(named.values()), list(named)
         self.request = self.bucket.start(given, self.owner.keeps)
         self.owner.messages += 1
         self.owner.words += len(self.request.flat)
 
     def finish(self) -> list[torch.Tensor | None]:
-        """The sums; zeros where they are kept for a later pass, None for none."""
+        """The sums; zeros where parts wait for a later pass, None for none."""
         request, self.request = self.request, None
         if request is None:
-            kept, pairs = self.bucket.kept, zip(self.trained, self.like, strict=True)
-            return [torch.zeros_like(e) if k in kept else None for k, e in pairs]
+            fresh, pairs = self.waiting.fresh, zip(self.trained, self.like, strict=True)
+            return [torch.zeros_like(e) if k in fresh else None for k, e in pairs]
         request.wait()
         flat = request.flat
         if self.owner.replicas > 1:
@@ -322,7 +337,7 @@ class StartSums(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """Start the sums; placeholders stand for them until `FinishSums`."""
-        ctx.sums.start(parts)
+        ctx.sums.start(parts, ctx.next_functions[0][0].next_functions)
         given = next((part for part in parts if part is not None), None)
         if given is None:
             return None, *parts

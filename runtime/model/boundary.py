@@ -14,7 +14,7 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.tensor import dtensor
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import FromLocal, PartitionedTensor
+from synth.runtime.tensor.partitioned import FromLocal, PartitionedTensor, save_last
 
 
 def entered(
@@ -167,12 +167,14 @@ class Number(torch.autograd.Function):
     ) -> torch.Tensor:
         """The same number."""
         ctx.ranks, ctx.before = place.ranks, before
+        save_last(ctx, number)
         return number.view_as(number)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The gradient on the first rank, zero on the others."""
+        _ = ctx.saved_tensors
         ctx.ranks.note("gradient of an output", gradient)
         ctx.before()
         share = gradient if ctx.ranks.me == 0 else torch.zeros_like(gradient)

@@ -60,15 +60,10 @@ def graph_of(
     placed: nn.Module,
     **options: Any,
 ) -> StepGraph:
-    """What a plan makes on the device of a placed model, whose state stays as it is.
-
-    Its gradients are summed when those of the first graph are.
-    """
+    """What a plan makes on the device of a placed model, whose state stays as it is."""
     here = device_of(placed)
     with undisturbed(here):
-        made = plan(template, inputs, first, here, **options)
-    made.buckets.sums = first.buckets.sums
-    return made
+        return plan(template, inputs, first, here, **options)
 
 
 class CallGraphs:

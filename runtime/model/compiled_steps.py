@@ -30,7 +30,7 @@ REMEDY = (
     " which it is one operator where it was parallelized with outputs='whole'"
 )
 REFUSED = f"which steps that net.compile() has compiled do not{REMEDY}"
-LATER = "gradients are added up in no_sync()"
+LATER = f"gradients are added up in no_sync(), {REFUSED}"
 Key = tuple[Any, ...]
 
 
@@ -195,7 +195,8 @@ class CompiledPass:
 
     def _dry(self, given: Sequence[torch.Tensor]) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with traceable(), mode:
+        as_it_is = torch.autograd.graph.saved_tensors_hooks(_same, _same)
+        with traceable(), mode, as_it_is:  # not as a checkpoint around it would save it
             fakes = [_alike(mode, each) for each in (self._start(given), *given)]
             made = self.run(*fakes)
             self.forward_words = self.counted
@@ -229,6 +230,10 @@ class CompiledPass:
 
 def _trained(values: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and values.requires_grad
+
+
+def _same(values: torch.Tensor) -> torch.Tensor:
+    return values
 
 
 def _alike(mode: FakeTensorMode, values: torch.Tensor) -> torch.Tensor:
@@ -270,12 +275,6 @@ class CompiledSteps:
             self.passes[key] = found
         return found(given)
 
-    def backward_text(self, program: StepGraph, number: int) -> str:
-        """What a backward pass is called. Raises `ValueError` in `no_sync`."""
-        if not program.buckets.sums:
-            raise ValueError(f"{LATER}, {REFUSED}")
-        return program.backward_text(number)
-
     def _form(self, program: StepGraph) -> str:
         """The modes and settings of the steps."""
         known = self.forms.get(id(program))
@@ -290,7 +289,7 @@ class CompiledSteps:
 
 def require_traceable(program: StepGraph, device: torch.device, training: bool) -> None:
     """Raise `ValueError`, on all ranks alike, for what compiled steps would not do."""
-    grads, buckets = torch.is_grad_enabled(), program.buckets
+    grads = torch.is_grad_enabled()
     schedule = program.schedules[training if grads else None]
     said = ""
     if program.check_finite:
@@ -303,7 +302,5 @@ def require_traceable(program: StepGraph, device: torch.device, training: bool) 
         said = "the network draws random numbers (dropout), others in each pass"
     elif any(isinstance(each, Region) for each in schedule):
         said = "the model has regions of torch.utils.checkpoint"
-    elif not buckets.sums or any(each.kept for each in buckets.buckets):
-        said = LATER
     if said:
         raise ValueError(f"{said}, {REFUSED}")

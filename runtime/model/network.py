@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,10 +14,11 @@ from torch import nn
 
 from synth.runtime.comm.agreement import CHANGED
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.waiting_gradients import OTHER, Waiting
 from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.transport import broadcast
-from synth.runtime.layers.steps.held import local_part
+from synth.runtime.layers.steps.held import local_part, own_words
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_value, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
@@ -37,7 +38,7 @@ from synth.runtime.model.compiled import (
     leave_alone,
     renew,
 )
-from synth.runtime.model.compiled_steps import CompiledSteps
+from synth.runtime.model.compiled_steps import LATER, CompiledSteps
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -92,7 +93,7 @@ class Network(Shown):
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
-        "_compiled",
+        *("_compiled", "_waiting"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -108,6 +109,7 @@ class Network(Shown):
         leave_alone()
         self._whole, self.entry = whole, entry_of(self)
         self._compiled: CompiledSteps | None = None
+        self._waiting = Waiting(self.named_parameters, own_words)
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
@@ -145,12 +147,13 @@ class Network(Shown):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
+        self._require_complete("a network is copied")
         made: Network = type(self).__new__(type(self))
         memo[id(self)] = made
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
-        made._compiled = None
+        made._compiled, made._waiting = None, Waiting(made.named_parameters, own_words)
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
@@ -267,7 +270,10 @@ class Network(Shown):
             program = call.of(batches, self)
         except ValueError as error:
             raise first.states.blamed(error, batches) from None
-        self._programs.require_alone(program)
+        waiting = self._waiting
+        alone_waits = waiting.graph in (None, program.buckets)
+        if not alone_waits and waiting.waits():
+            raise ValueError(OTHER)
         replication = program.replication
         what = f"forward pass {number}{call.suffix(program)}"
         alone = "" if joint or replication is None else ", without gradients"
@@ -301,8 +307,10 @@ class Network(Shown):
         new = None if known[0] == form else set[str]()
         given_to_steps = shards, tensors, self.training, new
         if steps is None:
-            made = program.run(*given_to_steps)
+            made = program.run(*given_to_steps, waiting)
         else:
+            if not waiting.sums or waiting.waits():
+                raise ValueError(LATER)
             made = steps.run(program, *given_to_steps)
         if new is not None:
             known = program.read_back[self.training] = form, new
@@ -312,10 +320,20 @@ class Network(Shown):
             {key: stored(*at) for key, at in self._places.items() if key in read},
             {name: (own, s) for (name, node), own, s in pairs if node in read},
         )
-        text = partial(program.backward_text, number)
-        if steps is not None:
-            text = partial(steps.backward_text, program, number)
+        text = partial(self._backward, program, number, steps is not None)
         return program, made, Before(program.ranks, text, versions)
+
+    def _backward(self, program: StepGraph, number: int, compiled: bool) -> str:
+        """What the backward pass of a forward pass is called, which begins.
+
+        Raises `ValueError` for what gradients that wait do not allow.
+        """
+        waiting, buckets = self._waiting, program.buckets
+        if compiled and not waiting.sums:
+            raise ValueError(LATER)
+        waiting.begin(buckets, buckets.finish)
+        later = "" if waiting.sums else ", in no_sync()"
+        return f"backward pass of forward pass {number}{later}"
 
     def _read_also(self, program: StepGraph) -> None:
         """Follow what another call reads of the modules, too."""
@@ -404,6 +422,7 @@ class Network(Shown):
 
     def _plan_anew(self, what: str) -> None:
         """Plan the model that this has become. Its tensors stay where they are."""
+        self._require_complete(what)
         with torch.inference_mode(False):
             require_adoptable(self._shown, self.ranks)
             programs = self._programs.anew(self._shown, what)
@@ -452,14 +471,27 @@ class Network(Shown):
         made = CompiledSteps({"backend": backend, **options})
         self._compiled = None if disable else made
 
-    def no_sync(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         """Backward passes in here add up; the next one outside sums them over ranks.
 
         For batches that are given in parts. It is the sums of replicated parameters
         that wait; weights have one owner and their gradients are complete at once.
         With several replicas the averages of all parameters wait.
         """
-        return self._programs.later()
+        before, self._waiting.sums = self._waiting.sums, False
+        try:
+            yield
+        finally:
+            self._waiting.sums = before
+
+    def _require_complete(self, what: str) -> None:
+        """Raise `ValueError` if gradients wait for their sum."""
+        if self._waiting.waits():
+            raise ValueError(
+                f"{what}, but gradients wait for their sum; change or copy the network"
+                " after a backward pass outside of no_sync()"
+            )
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
         """A whole batch, or whole targets, partitioned as the input or the output.

@@ -7,7 +7,6 @@ inputs, are `CallGraphs`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -149,16 +148,6 @@ class Programs:
             self.words += old.received()
         return made
 
-    def require_alone(self, program: StepGraph) -> None:
-        """Raise `ValueError` if gradients of another graph wait to be summed."""
-        for each in self:
-            if each is not program and any(b.kept for b in each.buckets.buckets):
-                raise ValueError(
-                    "gradients of batches of another shape, or of another call, wait"
-                    " for their sum; make the last pass outside of no_sync() with a"
-                    " batch of that shape and that call, or leave no_sync() away"
-                )
-
     def anew(self, model: nn.Module, what: str) -> Programs:
         """The step graphs of a model that was changed, for the first shape.
 
@@ -169,11 +158,6 @@ class Programs:
         first = self.first
         if self.plan is None:
             raise ValueError(f"{what}; this network cannot be planned anew")
-        if any(b.kept for each in self for b in each.buckets.buckets):
-            raise ValueError(
-                f"{what}, but gradients wait for their sum; change the network after a"
-                " backward pass outside of no_sync()"
-            )
         template = emptied(model)
         tensors = (model.named_parameters, model.named_buffers)
         partitions = {
@@ -187,20 +171,6 @@ class Programs:
         made.forwards = first.forwards
         modes = modes_of(template)
         return Programs(made, template, modes, self.plan, self.received())
-
-    @contextmanager
-    def later(self) -> Iterator[None]:
-        """Backward passes in here only accumulate, in all graphs."""
-        before = self.first.buckets.sums
-        self._set_sums(False)
-        try:
-            yield
-        finally:
-            self._set_sums(before)
-
-    def _set_sums(self, sums: bool) -> None:
-        for each in self:
-            each.buckets.sums = sums
 
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""

@@ -13,13 +13,13 @@ from torch import nn
 
 from synth.runtime.comm.gradient_buckets import (
     Buckets,
-    LocalTensors,
     Shared,
     Sums,
 )
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.ring import Ring
+from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.spans import span
@@ -198,11 +198,6 @@ class StepGraph(Wiring):
         """Module of the model -> its first call."""
         return {module: call for call, module in reversed(self.names.items())}
 
-    def backward_text(self, number: int) -> str:
-        """What the backward pass of a forward pass is called in messages."""
-        later = "" if self.buckets.sums else ", in no_sync()"
-        return f"backward pass of forward pass {number}{later}"
-
     def modules(self) -> Iterator[nn.Module]:
         """The modules of all steps."""
         for step in self.steps.values():
@@ -214,16 +209,18 @@ class StepGraph(Wiring):
         tensors: LocalTensors,
         training: bool,
         read: set[str] | None = None,
+        waiting: Waiting | None = None,
     ) -> list[torch.Tensor]:
         """The own shards of the outputs.
 
         shards: of the inputs. tensors: key -> the local part of a parameter or buffer;
         those that buckets sum may be partitioned tensors.
         training: the mode of the model. read: gets the keys, and the nodes of inputs,
-        that the backward pass reads; None where they are known.
+        that the backward pass reads; None where they are known. waiting: gradients that
+        the network adds up.
         """
         self.context.wait_pending()  # what a step that broke off left on its way
-        rounds = self.buckets.begin(tensors)
+        rounds = self.buckets.begin(tensors, waiting or Waiting())
         grads = torch.is_grad_enabled()
 
         traced = torch.compiler.is_compiling()  # by `Network.compile`

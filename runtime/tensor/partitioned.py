@@ -308,6 +308,16 @@ class ToLocal(torch.autograd.Function):
         return None if gradient is None else PartitionedTensor(gradient, ctx.partition)
 
 
+def save_last(ctx: Any, values: torch.Tensor) -> None:
+    """Let a node of autograd save a tensor, as the last one of a pass, on all ranks.
+
+    A user's checkpoint around the pass computes it again when a backward pass reads a
+    saved tensor, up to the last one that was saved. Ranks save more or fewer in a pass.
+    So all read this one first, and none stops before the exchanges of others.
+    """
+    ctx.save_for_backward(values.new_empty(0))
+
+
 class FromLocal(torch.autograd.Function):
     """A tensor from the part of each rank."""
 
@@ -323,6 +333,8 @@ class FromLocal(torch.autograd.Function):
         before: what the ranks first do in the backward pass; None for nothing.
         """
         ctx.partition, ctx.before = partition, before
+        if before is not None:
+            save_last(ctx, local)
         made = PartitionedTensor(local, partition)
         ctx.made = weakref.ref(made)
         return made
@@ -330,6 +342,7 @@ class FromLocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The own part of the gradient."""
+        _ = ctx.saved_tensors
         compared(gradient, ctx.partition)
         if ctx.before is not None:
             ctx.before()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from synth.runtime.tensor.operations.operands import (
+    changed_by,
     common_partition,
     on_wholes,
     to_partition,
@@ -66,6 +67,10 @@ def foreach(func: Any, args: Any, kwargs: Any) -> Any:
         ]
 
     result = func(*map(here, args), **{k: here(v) for k, v in kwargs.items()})
+    if written(func):
+        for each in changed_by(func, args, kwargs):
+            if isinstance(each, PartitionedTensor) and not each.is_inference():
+                torch.autograd.graph.increment_version(each)  # as torch's own do
     if result is None or written(func):
         return result
     pairs = zip(result, bases, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,11 +43,11 @@ def two_layers(middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), middle, nn.Conv2d(8, 4, 3, padding=1))
 
 
-def stepped(model: nn.Module, _: Any) -> None:
+def stepped(model: nn.Module, _: Any, **how: bool) -> None:
     """An optimizer's step."""
     for each in model.parameters():
         each.grad = torch.ones_like(each)
-    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    torch.optim.SGD(model.parameters(), lr=0.5, **how).step()
     model.zero_grad()
 
 
@@ -96,6 +97,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 # a model, what changes, whether the batch is scattered before
 CASES: dict[str, tuple[str, Change, bool]] = {
     "an optimizer's step": ("tanh", stepped, False),
+    "a step on lists": ("tanh", partial(stepped, foreach=True), False),
+    "a fused step": ("tanh", partial(stepped, fused=True), False),
     "a step behind batch norm": ("batch norm", stepped, False),
     "a step of the only layer": ("one layer", stepped, False),
     "a step of the only linear layer": ("one linear layer", stepped, False),
