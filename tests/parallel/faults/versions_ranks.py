@@ -98,7 +98,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 CASES: dict[str, tuple[str, Change, bool]] = {
     "an optimizer's step": ("tanh", stepped, False),
     "a step on lists": ("tanh", partial(stepped, foreach=True), False),
-    "a fused step": ("tanh", partial(stepped, fused=True), False),
     "a step behind batch norm": ("batch norm", stepped, False),
     "a step of the only layer": ("one layer", stepped, False),
     "a step of the only linear layer": ("one linear layer", stepped, False),

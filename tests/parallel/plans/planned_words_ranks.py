@@ -277,6 +277,27 @@ def every_pass(name: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+class Detached(Between):
+    """Its last layer has two inputs in turn, one without a gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.inner(self.first(x).transpose(1, 2)).transpose(1, 2)
+        return self.last(rows) + self.last(rows.detach())  # type: ignore[no-any-return]
+
+
+def without_gradients() -> dict[str, tuple[int, int]]:
+    """Counted and planned words where inputs of layers get no gradient, which their plans have."""
+    found, shape = dict[str, tuple[int, int]](), (4, 2, 8)
+    for grid in GRIDS:
+        for kind in (Detached, Between):
+            net = synth.parallelize(kind(nn.PReLU()).double(), shape, plan=grid)
+            for part in ("inner", "first") if kind is Between else ():
+                net.get_submodule(part).requires_grad_(False)
+            net(torch.randn(shape).double()).square().sum().backward()
+            found[f"{grid}, {kind}"] = net.received(), net.planned_words().step[net.ranks.me]
+    return found
+
+
 def inferred(name: str, axes: str) -> dict[str, Any]:
     """A forward pass with resident weights."""
     torch.manual_seed(0)

@@ -63,6 +63,12 @@ def test_words_of_every_pass_are_planned(name: str, ranks: RankPool) -> None:
         assert sum(counted for counted, _ in found.values()) > 0
 
 
+def test_inputs_without_gradients_get_no_words(ranks: RankPool) -> None:
+    for found in ranks.call("without_gradients"):
+        assert all(counted == planned for counted, planned in found.values()), found
+        assert sum(counted for counted, _ in found.values()) > 0
+
+
 @pytest.mark.parametrize("name", ["group norms", "residual", "heads"])
 def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None:
     for found in ranks.call("inferred", name, "hk"):
