@@ -268,7 +268,7 @@ class DistributedLayer(nn.Module):
         """What the plan says. Raises `ValueError` for a layer without its plan."""
         if self.planned_words is None:
             raise ValueError(f"{self.name} was made without a plan that has its words")
-        # one call moves no word of Ker, and returns rows of In where these get gradients
+        # one call moves no word of Ker, and returns rows of In that get gradients
         needs = (0,) if self.one_call is not None else (0, "weight")
         return [Exchange(*self.planned_words(), needs)]
 
