@@ -121,9 +121,16 @@ class ProcessGroups:
             peers.sort(key=lambda peer: rank_of(peer, grid))
             handle = self._of_line([rank_of(peer, grid) for peer in peers], timeout)
             groups[name] = Group(handle, peers, peers.index(at), buffers)
-        if self.ranks.size == 2 and not isinstance(self.ranks, AbsentRanks):
-            is_near_pair(self.ranks.group)  # known before the first pass
+        self.meet()
         return groups
+
+    def meet(self) -> None:
+        """Let two ranks tell each other where they are, before the first pass.
+
+        Both call this, also where one of them has no part of a layer.
+        """
+        if self.ranks.size == 2 and not isinstance(self.ranks, AbsentRanks):
+            is_near_pair(self.ranks.group)
 
     def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:
         """The group of some ranks of a grid; that of all ranks itself, where it can be.

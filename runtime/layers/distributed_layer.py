@@ -120,7 +120,9 @@ class DistributedLayer(nn.Module):
         self.idle = ranks.me >= used  # the grid has no place for this rank
         self.at: At = {}
         self.groups: dict[str, Any] = {}
-        if not self.idle:
+        if self.idle:
+            self.context.process_groups.meet()
+        else:
             self.at = coordinates(ranks.me, program.grid)
             self.groups = self.context.make_groups(
                 self.at, program.grid, program.group_axes
