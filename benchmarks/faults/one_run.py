@@ -282,7 +282,7 @@ def named(case: Case, said: str) -> bool:
     if f"the first to fail was rank {case.rank} " in said:
         return True
     rank = rf"rank {case.rank}\b[^;|]*"
-    what = r"(is lost|is late|has |failed, last started|was |ended |stopped by)"
+    what = r"(is lost|is late|has |failed, last started|was |ended |stopped by|did not come)"
     # torchrun's own report names the rank that ended by a signal, too
     torchrun = rf"rank +: {case.rank} |local_rank: {case.rank} \("
     return bool(re.search(f"{rank}{what}|{torchrun}", said))

@@ -74,7 +74,8 @@ def _as_shuffle(calls: Sequence[Call], operators: Operators) -> tuple[Any, ...] 
         return None
     start = [[(size, math.prod(before[dim + 1 :]))] for dim, size in enumerate(before)]
     place, kinds = start, [operators.operator(call).kind for call in calls]
-    if "permute" not in kinds:
+    # without more dimensions between, one of size 1 changes places with the channels, as that of heads does
+    if "permute" not in kinds or all(len(call.out) <= len(before) for call in calls):
         return None
     for call, kind in zip(calls, kinds, strict=True):
         order = call.order() if kind == "permute" else range(len(call.out))

@@ -118,3 +118,15 @@ def exchanged(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("call", [channels_last, read_between, mixed, exchanged])
 def test_other_calls_stay(call: Call) -> None:
     assert all(each.target is not shuffle for each in traced(call, (1, 12, 4, 4)).graph.nodes)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.transpose(1, 2),
+        lambda x: x.contiguous().transpose(1, 2).contiguous(),
+        lambda x: x.reshape(1, 12, 4).view(1, 12, 1, 4).permute(0, 2, 1, 3),
+    ],
+)
+def test_one_head_that_changes_places_with_positions_is_no_shuffle(call: Call) -> None:
+    assert all(each.target is not shuffle for each in traced(call, (1, 12, 1, 4)).graph.nodes)

@@ -261,7 +261,16 @@ def trainable(**options: Any) -> nn.Module:
     return Trained(**options).double()
 
 
-def training_steps(folder: str) -> dict[str, dict[str, Any]]:
+# one after the other: the limit of `within` is that of `local`, a file has the plan before it
+STEPS = {
+    "words": (("plain", False), ("local", False), ("within", False)),
+    "checkpoints": (("checkpointed", True), ("by_file", True)),
+    "time": (("timed", False), ("timed, by_file", False)),
+    "whole weights": (("whole", False), ("whole, checkpointed", True), ("whole, by_file", True)),
+}
+
+
+def training_steps(which: str, folder: str) -> dict[str, dict[str, Any]]:
     """Steps with margins that are planned here, of a checkpointed model, and by the file of a plan.
 
     Statistics of the samples of some ranks are those of the only sample. One plan is within a limit.
@@ -272,10 +281,7 @@ def training_steps(folder: str) -> dict[str, dict[str, Any]]:
     asked: dict[str, Any] = {"objective": "words", "input_gradient": True}
     slow = Path(folder) / f"slow-{dist.get_rank()}.yaml"
     slow.write_text(MACHINE)
-    forms = ("plain", False), ("local", False), ("within", False), ("checkpointed", True), ("by_file", True)
-    timed = ("timed", False), ("timed, by_file", False)
-    whole = ("whole", False), ("whole, checkpointed", True), ("whole, by_file", True)
-    for name, checkpointed in (*forms, *timed, *whole):
+    for name, checkpointed in STEPS[which]:
         model = trainable(checkpointed=checkpointed)
         if name.endswith("by_file"):
             net = synth.parallelize(model, shape, plan=path, check=False, input_gradient=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from margin_ranks import STEPS
 from rank_pool import RankPool
 
 pytestmark = pytest.mark.ranks
@@ -91,9 +92,13 @@ def test_gradients_are_those_of_one_process_and_words_those_planned(dims: int, r
     )
 
 
-def test_steps_of_models_with_checkpoints_and_batch_norms(ranks: RankPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", STEPS)
+@pytest.mark.one_in(2)
+def test_steps_of_models_with_checkpoints_and_batch_norms(
+    which: str, ranks: RankPool, tmp_path: Path
+) -> None:
     """Margins that are planned for a model in training; also in the file of a plan."""
-    for steps in ranks.call("training_steps", str(tmp_path)):
+    for steps in ranks.call("training_steps", which, str(tmp_path)):
         for name, found in steps.items():
             assert max(found["value"], found["state"]) < 1e-11, (name, found)
             assert max(found["gradient"], found["input"]) < 1e-9, (name, found)

@@ -106,7 +106,8 @@ def test_shuffles_move_what_the_plan_has_counted(grid: PerAxis, moves: set[str])
     traced = trace_model(model, shape)
     request = NetworkRequest(math.prod(grid), resident_weights=True, exact_procs=True)
     planner = _NetworkPlanner(traced.network, request, "auto", lambda text: None)
-    plan = planner.with_grid(grid, planner.run())
+    _, make = planner.with_grid(grid, planner.run())
+    plan = make()
     words = words_of(graph_of(0, model, shape, traced, plan), ())
     moved = {edge.target_path[-1].name: count for edge, count in plan.edge_words.items() if edge.moves_rows}
     assert set(moved) == {"pixel_shuffle", "pixel_unshuffle"}

@@ -30,7 +30,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("case", MARKED)
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
     name, axes = case.split(" ")
     if name == "unet" and find_spec("monai") is None:
@@ -44,7 +44,7 @@ def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
 @pytest.mark.parametrize(
     "case", ["decoder step", "skips step", "volumes step", "strides step", "decoder", "volumes"]
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_the_peak_with_margins_is_planned(case: str, ranks: RankPool) -> None:
     name, *training = case.split(" ")
     for found in ranks.call("measure_margins", name, bool(training)):
@@ -56,7 +56,7 @@ def test_the_peak_with_margins_is_planned(case: str, ranks: RankPool) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(layer: str, ranks: RankPool) -> None:
     found = ranks.call("measure_layer", layer)
     for pass_ in found[0]:
