@@ -45,6 +45,7 @@ def _rank(rank: int, procs: int, unit: int, port: int, answers: Any) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(("procs", "unit"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3), (8, 4)])
+@pytest.mark.one_in(2)
 def test_equals_torch(procs: int, unit: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

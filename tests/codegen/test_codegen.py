@@ -143,6 +143,7 @@ def _definitions(tree: ast.Module) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", ALONE)
+@pytest.mark.one_in(2)
 def test_a_standalone_program_is_the_program_and_the_sources_that_it_uses(case: str) -> None:
     """Algorithm, helpers and self-check are those of the program that imports; the rest equals its source."""
     alone = _definitions(ast.parse(render(CASES[case], standalone=True)))
@@ -156,6 +157,7 @@ def test_a_standalone_program_is_the_program_and_the_sources_that_it_uses(case: 
 
 
 @pytest.mark.parametrize("case", ALONE)
+@pytest.mark.one_in(2)
 def test_a_standalone_program_lacks_nothing_and_has_nothing_unused(case: str) -> None:
     text = render(CASES[case], standalone=True)
     tree = ast.parse(text)
@@ -191,6 +193,7 @@ def test_two_definitions_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("case", ["summa_3d", "strided_shared", "back_3d", "filter_3d", "training_tiles"])
+@pytest.mark.one_in(2)
 def test_the_algorithm_comes_first_and_the_self_check_last(case: str) -> None:
     plan = CASES[case]
     for standalone in (False, True):

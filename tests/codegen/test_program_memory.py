@@ -153,6 +153,7 @@ def test_sums_that_travel_beside_a_pass_take_what_is_planned(name: str) -> None:
         ("grouped", {"h": 2, "k": 2}, "backward-data"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_a_limit_is_never_exceeded(name: str, grid: dict[str, int], task: Task) -> None:
     with pytest.raises(InfeasibleError) as fault:
         synth.plan(LAYERS[name], 4, 4, pass_=task, grid=grid)

@@ -85,6 +85,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("objective", ["words", "time"])
 @pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.one_in(2)
 def test_a_plan_of_a_model_says_all_words_of_the_busiest_rank(
     mode: str, objective: str, tmp_path: Path
 ) -> None:

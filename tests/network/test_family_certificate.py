@@ -64,6 +64,7 @@ def alone() -> ModuleType:
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("procs", [3, pytest.param(4, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.one_in(2)
 def test_two_checkers_accept_it_and_it_is_near_the_plan(
     name: str, procs: int, mode: str, alone: ModuleType
 ) -> None:
@@ -128,6 +129,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.one_in(2)
 def test_a_changed_number_is_refused_by_both(name: str, alone: ModuleType) -> None:
     data = copy.deepcopy(_certificate())
     CHANGES[name](data)
@@ -157,6 +159,7 @@ def _of_any(procs: int = 16) -> str:
 
 
 @pytest.mark.parametrize("procs", [4, 16])
+@pytest.mark.one_in(2)
 def test_halos_of_any_schedule_are_proved_twice(procs: int, alone: ModuleType) -> None:
     data = json.loads(_of_any(procs))
     assert check(data)[-2] == f"so {data['any_schedule']['claim']}"
@@ -206,6 +209,7 @@ def test_any_change_of_it_is_refused(alone: ModuleType, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("field", ["most_work", "words"])
+@pytest.mark.one_in(2)
 def test_more_words_with_all_sums_anew_are_refused(field: str, alone: ModuleType) -> None:
     for place in range(6):
         data = json.loads(_of_any())

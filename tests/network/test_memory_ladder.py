@@ -88,6 +88,7 @@ def within(network: Network, request: NetworkRequest, limit: int) -> NetworkPlan
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4, 5))]
 )
 @pytest.mark.one_in(6)
+@pytest.mark.slow
 def test_a_step_fits_its_limit_and_more_memory_never_costs_more(seed: int) -> None:
     network, request = drawn(seed), [*REQUESTS.values()][(seed + seed // 3) % len(REQUESTS)]
     free, draw = plan_network(network, request), random.Random(seed)

@@ -24,6 +24,7 @@ def model() -> nn.Module:
 
 
 @pytest.mark.parametrize("memory", [None, 816_000, 635_000])
+@pytest.mark.one_in(2)
 def test_words_of_a_plan_are_those_that_its_programs_receive(memory: int | None) -> None:
     plan = synth.plan_model(model(), SHAPE, PROCS, memory=memory, mode="inference")
     assert plan.cost == plan.words.most

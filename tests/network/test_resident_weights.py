@@ -85,7 +85,7 @@ layers:
 
 @pytest.mark.parametrize("share", [None, 1.0, 0.95])
 @pytest.mark.parametrize("procs", [4, 12])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_layers_are_cut_by_input_rows_where_that_moves_fewer_words(procs: int, share: float | None) -> None:
     """Axis by axis, and also under a limit of the memory."""
     network = parse_network(HEADS, "heads.yaml")

@@ -332,6 +332,7 @@ def planned(text: str, machine: Machine, procs: int, **changes: object) -> Netwo
         (BRANCHES, "flat", 4, True),
     ],
 )
+@pytest.mark.one_in(2)
 def test_a_plan_is_never_slower_than_a_strategy(text: str, machine: str, procs: int, whole: bool) -> None:
     plan = planned(text, flat() if machine == "flat" else load_machine(machine), procs, whole_weights=whole)
     usable = {single.name: single.cost for single in plan.single_strategies if single.cost is not None}

@@ -38,6 +38,7 @@ layers:
 
 @pytest.mark.parametrize("text", [IMAGE, VOLUME], ids=["image", "volume"])
 @pytest.mark.parametrize("procs", [2, 4, 8, 16])
+@pytest.mark.one_in(2)
 def test_it_is_the_sum_of_the_layers_and_below_the_plan(text: str, procs: int) -> None:
     network = parse_network(text, "one.yaml")
     for mode in ("training", "resident_weights", "forward"):

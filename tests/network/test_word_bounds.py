@@ -48,7 +48,7 @@ def _exact(candidates: GridCandidates, grids: list[PerAxis], turned: tuple[str, 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool) -> None:
     rng, ratios = random.Random(str(layer)), list[float]()
     for request in REQUESTS:

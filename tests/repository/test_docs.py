@@ -29,6 +29,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS)
+@pytest.mark.one_in(2)
 def test_commands_print_what_is_shown(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out

@@ -48,7 +48,7 @@ def check(path: Path, procs: int) -> None:
 
 @pytest.mark.parametrize("procs", PROCS)
 @pytest.mark.parametrize("name", ALWAYS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_representative_layers(name: str, procs: int) -> None:
     check(EXAMPLES / f"{name}.yaml", procs)
 

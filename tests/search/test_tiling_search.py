@@ -37,6 +37,7 @@ def test_tile_counts_are_one_per_tile_size(extent: int) -> None:
 
 @pytest.mark.parametrize("stationary", TENSORS)
 @given(d=distributions(small_nests(4)), share=st.floats(0, 1))
+@pytest.mark.one_in(2)
 def test_fewest_words_of_all_pass_plans_that_fit(stationary: Tensor, d: Distribution, share: float) -> None:
     assume(d.most_work.size <= 300)
     points = all_points(d, stationary)

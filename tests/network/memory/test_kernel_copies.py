@@ -96,7 +96,7 @@ def planned(case: tuple[Any, ...], pass_: Pass, processor: Processor) -> float:
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 def test_copies_are_those_of_the_instruction_set(bound: str, processes: Processes) -> None:
     here, bounded = this_processor(), Path("/proc/cpuinfo")
     if here is None or not bounded.exists():

@@ -19,6 +19,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("plan", ["mixed", "space"])
+@pytest.mark.one_in(2)
 def test_a_file_with_masks_is_shuffled_as_in_one_process(ranks: RankPool, tmp_path: Path, plan: str) -> None:
     for found in ranks.call("files", str(tmp_path), plan):
         assert found["error"] < 1e-12
@@ -28,6 +29,7 @@ def test_a_file_with_masks_is_shuffled_as_in_one_process(ranks: RankPool, tmp_pa
 
 
 @pytest.mark.parametrize(("plan", "workers", "own"), [("mixed", 0, 7), ("space", 2, 0), ("samples", 0, 4)])
+@pytest.mark.one_in(2)
 def test_a_loader_gives_ranks_the_same_random_samples(
     ranks: RankPool, plan: str, workers: int, own: int
 ) -> None:

@@ -23,7 +23,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.parametrize("plan", [{"h": 2}, pytest.param({"k": 2}, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", methods_ranks.CALLS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_methods(name: str, plan: dict[str, int], ranks: RankPool) -> None:
     for distances in ranks.call("distances", name, plan):
         assert max(distances) < 1e-9, distances

@@ -26,7 +26,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     ids=str,
 )
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_another_call_is_that_of_one_process(
     name: str, plan: dict[str, int], training: bool, two: RankPool
 ) -> None:

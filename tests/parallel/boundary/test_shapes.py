@@ -19,7 +19,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("plan", [None, "data", "spatial", {"k": 2, "h": 2}], ids=str)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_steps_on_several_shapes(plan: Any, ranks: RankPool) -> None:
     for found in ranks.call("trained", plan, 8):
         assert found["error"] < 1e-10

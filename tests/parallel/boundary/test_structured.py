@@ -24,7 +24,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 @pytest.mark.ranks
 @pytest.mark.parametrize("plan", [None, "spatial", "filter"])
 @pytest.mark.parametrize("name", ["by name", "by position", "both", "nested", "outputs"])
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_two_steps(name: str, plan: str | None, ranks: RankPool) -> None:
     for found in ranks.call("trained", name, plan):
         assert found["error"] < 1e-12

@@ -45,14 +45,14 @@ def assert_as_one_process(ranks: RankPool, *case: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_autocast_is_as_in_one_process(model: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, None, "bfloat16")
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("model", ["mixed", "volumes", pytest.param("skips", marks=pytest.mark.slow)])
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_autocast_with_every_plan(model: str, plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, PLANS[plan], "bfloat16")
 
@@ -78,11 +78,13 @@ def test_models_of_libraries_under_autocast(model: str, ranks: RankPool) -> None
 
 
 @pytest.mark.parametrize("model", ["mixed", "lines"])
+@pytest.mark.one_in(2)
 def test_autocast_to_float16(model: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, model, None, "float16")
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float64"])
+@pytest.mark.one_in(2)
 def test_models_that_are_converted_before(stored: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "smooth", {"h": 2, "c": 2}, None, stored)
 
@@ -93,12 +95,13 @@ def test_networks_that_are_converted_after(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("how", ["channels-last", "inside"])
 @pytest.mark.parametrize("plan", ["samples", "mixed"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_channels_last_and_backward_under_autocast(plan: str, how: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "mixed", PLANS[plan], "bfloat16", "float32", how)
 
 
 @pytest.mark.parametrize("plan", ["samples", "mixed"])
+@pytest.mark.one_in(2)
 def test_channels_last_without_autocast(plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "smooth", PLANS[plan], None, "float32", "channels-last")
 

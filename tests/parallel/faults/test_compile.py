@@ -36,6 +36,7 @@ def test_a_compiled_module_around_a_network(loss: str, ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("how", ["model", "model in place", "network", "network in place"])
+@pytest.mark.one_in(2)
 def test_compiled_models_and_networks(how: str, ranks: RankPool) -> None:
     for far, gradients, breaks in ranks.call("network", how):
         assert far < 1e-5
@@ -82,6 +83,7 @@ def test_an_operator_in_a_graph_of_inductor(ranks: RankPool) -> None:
         ("a shape that was called before", "accepted"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_what_one_operator_cannot_do(what: str, sentence: str, ranks: RankPool) -> None:
     for said in ranks.call("whole_but", what):
         assert re.search(sentence, said), said

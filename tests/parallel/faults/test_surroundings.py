@@ -27,6 +27,7 @@ def test_the_first_network_of_a_machine_may_be_of_float64(ranks: RankPool) -> No
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.one_in(2)
 def test_a_network_may_be_made_inside(name: str, mode: str, ranks: RankPool) -> None:
     assert max(ranks.call("made_inside", name, mode)) < 1e-10
 

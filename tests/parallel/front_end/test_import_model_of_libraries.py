@@ -81,6 +81,7 @@ def told_in(network: Network, like: dict[str, Any]) -> dict[str, tuple[object, .
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SHAPES]
 )
+@pytest.mark.one_in(2)
 def test_every_layer_is_there(name: str) -> None:
     model = globals()[name]()
     network = parse_network(import_model(f"test_import_model_of_libraries:{name}", SHAPES[name]), "net.yaml")

@@ -100,7 +100,7 @@ def test_an_imported_model_runs_as_its_file_is_planned(factory: str, ranks: Rank
 
 
 @pytest.mark.parametrize("factory", CASES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_a_planned_model_is_written_and_its_file_runs(factory: str, ranks: RankPool, tmp_path: Path) -> None:
     module, _, name = factory.partition(":")
     model = getattr(importlib.import_module(module), name)().double()

@@ -90,6 +90,7 @@ class Faces(nn.Module):
 
 
 @pytest.mark.parametrize("procs", [4, 6, 8])
+@pytest.mark.one_in(2)
 def test_twelve_faces_move_about_the_strips_around_them(procs: int) -> None:
     side, channels, width = 16, 4, 8
     shape = 12, channels, side, side

@@ -22,7 +22,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_habit(two: RankPool, name: str, request: pytest.FixtureRequest) -> None:
     """With every plan, or with --slow alone; else the plans take turns."""
     turn = [*PLANS][list(HABITS).index(name) % len(PLANS)]

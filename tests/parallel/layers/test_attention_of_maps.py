@@ -36,7 +36,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     [(MAP, "inference", 1), (MAP, "training", 1), ((1, 4, 5, 7), "inference", 1), (MAP, "inference", 2)],
     ids=str,
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ranks: RankPool) -> None:
     for found in ranks.call("compared", shape, "hw", mode, heads, False):
         assert found["error"] < 1e-11
@@ -50,6 +50,7 @@ def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ran
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("shape", [MAP, (2, 4, 6, 8)], ids=str)
+@pytest.mark.one_in(2)
 def test_attention_with_a_mask(shape: Any, ranks: RankPool) -> None:
     for found in ranks.call("compared", shape, "hw", "inference", 1, False, True):
         assert found["error"] < 1e-11

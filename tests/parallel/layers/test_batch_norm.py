@@ -32,7 +32,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("word", [*(each for each in GROUPS if each != "free"), FREE])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_groups_of_samples_are_normalized_apart(word: str, ranks: RankPool) -> None:
     found = ranks.call("train", word)
     groups = [each.pop("groups") for each in found]

@@ -18,7 +18,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.ranks
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", [*FORMS, *MODELS])
 def test_they_are_those_of_one_process(name: str, ranks: RankPool) -> None:
     for plan in (None, "spatial"):

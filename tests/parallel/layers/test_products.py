@@ -26,7 +26,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_as_in_one_process(name: str, ranks: RankPool) -> None:
     for samples, plan in ((3, "spatial"), (1, "filter")):
         for found in ranks.call("compared", name, samples, plan):

@@ -26,7 +26,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("dims", SEEDS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_values_are_those_of_one_process_and_words_those_planned(dims: int, ranks: RankPool) -> None:
     """With norms, skips, layers cut by input rows, and ranks with no rows of some layers."""
     every = ranks.call("several", SEEDS[dims], dims)
@@ -40,7 +40,7 @@ def test_values_are_those_of_one_process_and_words_those_planned(dims: int, rank
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("dims", SHUFFLED)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_margins_reach_through_shuffles(dims: int, training: bool, ranks: RankPool) -> None:
     """Also of three to one, of one dimension alone, and where ranks have no rows of some layers."""
     every = ranks.call("several_trained" if training else "several", SHUFFLED[dims], dims, True)
@@ -54,6 +54,7 @@ def test_margins_reach_through_shuffles(dims: int, training: bool, ranks: RankPo
 
 
 @pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_a_model_with_calls_of_all_kinds(ranks: RankPool, tmp_path: Path) -> None:
     """Attention, gates, gathered calls and linear resizing have no margins; the rest has."""
     without, with_margins = (ranks.call("whole_model", share, str(tmp_path)) for share in (0.0, 0.25))
@@ -79,6 +80,7 @@ def test_plans_for_time_and_within_a_limit_of_memory(ranks: RankPool, tmp_path: 
 
 
 @pytest.mark.parametrize("dims", TRAINED)
+@pytest.mark.one_in(2)
 def test_gradients_are_those_of_one_process_and_words_those_planned(dims: int, ranks: RankPool) -> None:
     """Rings return to their owners, statistics are of owned rows, and no row counts twice."""
     every = ranks.call("several_trained", TRAINED[dims], dims)
@@ -93,7 +95,7 @@ def test_gradients_are_those_of_one_process_and_words_those_planned(dims: int, r
 
 
 @pytest.mark.parametrize("which", STEPS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_steps_of_models_with_checkpoints_and_batch_norms(
     which: str, ranks: RankPool, tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_accumulated_steps_drop_the_same_words_with_margins(ranks: RankPool, tmp
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("in_buckets", [False, True])
+@pytest.mark.one_in(2)
 def test_weights_after_steps_of_an_optimizer(
     ranks: RankPool, replicas: int, in_buckets: bool, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ def test_the_peak_with_margins_is_planned(case: str, ranks: RankPool) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_what_the_rank_that_holds_most_of_a_layer_holds_is_planned(layer: str, ranks: RankPool) -> None:
     found = ranks.call("measure_layer", layer)
     for pass_ in found[0]:

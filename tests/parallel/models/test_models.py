@@ -55,6 +55,7 @@ def test_layers_train_with_every_strategy(plan: str, ranks: RankPool) -> None:
     assert_trains(ranks, "own", GRIDS.get(plan, plan), models=4)
 
 
+@pytest.mark.slow
 def test_layers_train_and_what_is_gathered_is_named(ranks: RankPool) -> None:
     assert_trains(ranks, "own", None, models=4)
     lines = [line.partition(": gathered, every rank computes it") for line in ranks.said().splitlines()]

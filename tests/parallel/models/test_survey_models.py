@@ -32,7 +32,7 @@ def assert_as_one_process(pools: RankPools, size: int, library: str, name: str) 
 
 
 @pytest.mark.parametrize(("library", "name"), MODELS, ids=[name for _, name in MODELS])
-@pytest.mark.one_in(21)
+@pytest.mark.one_in(42)
 def test_models_are_those_of_one_process(library: str, name: str, pools: RankPools) -> None:
     assert_as_one_process(pools, 4, library, name)
 

@@ -34,7 +34,7 @@ def assert_same(ranks: RankPool, name: str, *how: Any, function: str = "compare"
 
 
 @pytest.mark.parametrize("name", list(wild()))
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 def test_models_train_as_in_one_process(name: str, ranks: RankPool) -> None:
     assert_same(ranks, name, None)
 
@@ -65,19 +65,20 @@ def test_models_train_with_every_strategy(name: str, plan: str, ranks: RankPool)
 
 
 @pytest.mark.parametrize("name", list(wild()))
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 def test_models_train_in_replicas_as_copies_with_averaged_gradients(name: str, ranks: RankPool) -> None:
     assert_same(ranks, name, function="compare_replicas")
 
 
 @pytest.mark.parametrize("plan", [None, {"c": 3}], ids=["free", "channels"])
 @pytest.mark.parametrize("name", list(wild()))
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 def test_models_train_on_a_part_of_the_job(name: str, plan: Any, ranks: RankPool) -> None:
     assert_same(ranks, name, plan, (0, 2, 3))
 
 
 @pytest.mark.parametrize("plan", [{"c": 3}, "filter", "data", {"h": 3}], ids=str)
+@pytest.mark.one_in(2)
 def test_a_normalization_is_used_in_several_passes_before_one_backward(plan: Any, ranks: RankPool) -> None:
     """Each time in other partitions: what it updates is no input of the backward pass, as in torch."""
     assert_same(ranks, "twice", plan, (0, 2, 3), 2)

@@ -31,7 +31,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     ("axes", "words", "called", "halos"),  # layers in one call of torch, and those of them with a halo
     [("b", 216, 5, 0), ("bhw", 216, 5, 0), ("hw", 216, 1, 1), ("ck", 216 // 4, 1, 0)],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_copies_of_weights_train_as_in_one_process(
     ranks: RankPool, axes: str, words: int, called: int, halos: int
 ) -> None:

@@ -33,7 +33,7 @@ def nests(name: str) -> list[Nest]:
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "wrn50_4"])
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_one_more_process_than_sixty_is_no_bad_cut(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     odd, even = (plan_network(network, NetworkRequest(p, training=training)) for p in (61, 60))

@@ -28,7 +28,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("decoder_by_channels", "", "object"),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_words_and_values_as_planned(
     model: str, axes: str, source: str, ranks: RankPool, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     ],
     ids=str,
 )
-@pytest.mark.one_in(14)
+@pytest.mark.one_in(28)
 def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: RankPool) -> None:
     for found in ranks.call("trained", name, *options):
         assert found["words"][0] == found["words"][1] > 0, str(found)
@@ -70,6 +70,7 @@ def test_inputs_without_gradients_get_no_words(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("name", ["group norms", "residual", "heads"])
+@pytest.mark.one_in(2)
 def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None:
     for found in ranks.call("inferred", name, "hk"):
         assert found["words"][0] == found["words"][1] > 0, str(found)
@@ -80,7 +81,7 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
 @pytest.mark.parametrize(
     ("name", "tensors"), [("gates", 15), ("spreads", 7), ("windows", 19), ("twins", 9), ("twins of norms", 9)]
 )
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_reductions_of_parts_give_what_one_process_gives(
     name: str, tensors: int, axes: str, mode: str, ranks: RankPool
 ) -> None:

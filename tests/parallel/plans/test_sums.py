@@ -26,7 +26,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 @pytest.mark.ranks
 @pytest.mark.parametrize("axes", ["hw", "bwck"])
 @pytest.mark.parametrize("names", NAMES, ids=lambda names: names[0])
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_sums_in_both_orders_are_those_of_one_process(names: list[str], axes: str, ranks: RankPool) -> None:
     for found in ranks.call("compared", names, axes):
         for name, (error, received, planned) in found.items():

@@ -27,6 +27,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("check", ["auto", True])
+@pytest.mark.one_in(2)
 def test_the_first_rank_compares_and_says_so(check: bool | str, ranks: RankPool) -> None:
     found = ranks.call("planned", check)
     assert [each["compared"] for each in found] == [2, 0, 0, 0]

@@ -52,7 +52,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_models_are_as_in_one_process(name: str) -> None:
     found = synth.check(*MODELS[name]())
     assert found.done, found

@@ -42,7 +42,7 @@ def assert_as_one_process(ranks: RankPool, names: list[str], *options: Any) -> N
     ("name", "options"),
     [("scans", (19,)), ("mamba", (19,)), ("loops", (10, 1, "w", False)), ("lstm", (8, 4, "w", False))],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_models_whose_positions_are_cut_are_those_of_one_process(
     name: str, options: tuple[Any, ...], ranks: RankPool
 ) -> None:

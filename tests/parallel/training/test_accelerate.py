@@ -21,6 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("plan", [{"h": 4}, "filter"])
+@pytest.mark.one_in(2)
 def test_a_loop_with_a_prepared_optimizer(plan: Any, ranks: RankPool) -> None:
     for error in ranks.call("loop", plan, seconds=100):
         assert error < 1e-8

@@ -51,6 +51,7 @@ def require_equal(results: list[dict[str, Any]]) -> None:
 @pytest.mark.ranks
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_steps_of_networks(name: str, ranks: RankPool) -> None:
     require_equal(ranks.call("steps", name, "aot_eager"))
 
@@ -96,6 +97,7 @@ def test_what_compiled_steps_cannot_do(what: str, sentence: str, pair: RankPool)
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_compiled_steps_follow_changes(pair: RankPool) -> None:
     for found in pair.call("changes"):
         assert found["passes"] == 2  # one for each mode
@@ -105,6 +107,7 @@ def test_compiled_steps_follow_changes(pair: RankPool) -> None:
 @pytest.mark.ranks
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.slow
 def test_compiled_steps_in_replicas_and_with_whole_outputs(replicas: int, ranks: RankPool) -> None:
     assert max(ranks.call("elsewhere", replicas)) < 1e-6
 
@@ -129,6 +132,7 @@ def named(name: str, made: list[str], *sizes: int) -> str:
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("words", [0, 5])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
+@pytest.mark.one_in(2)
 def test_a_compiler_keeps_exchanges_and_their_order(backend: str, words: int) -> None:
     """Also those of no words, equal ones, and those of which nothing is read, whatever their sizes are."""
     traced.register()

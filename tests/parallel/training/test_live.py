@@ -26,7 +26,7 @@ def plan_of(name: str, names: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 def test_a_change_is_effective(two: RankPool, name: str) -> None:
     for error, anew in two.call("changed", name, plan_of(name, [*CHANGES])):
         assert error < 1e-8
@@ -34,7 +34,7 @@ def test_a_change_is_effective(two: RankPool, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_a_change_is_refused_until_it_is_taken_back(two: RankPool, name: str) -> None:
     for said, error in two.call("refused", name, plan_of(name, [*SENTENCES])):
         assert SENTENCES[name] in said
@@ -42,7 +42,7 @@ def test_a_change_is_refused_until_it_is_taken_back(two: RankPool, name: str) ->
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_an_optimizer_trains_the_parameters_that_it_was_given(two: RankPool, plan: str) -> None:
     assert max(two.call("learned", plan)) < 1e-8
 
@@ -52,6 +52,7 @@ def test_other_shapes_are_those_of_the_changed_model(two: RankPool) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.one_in(2)
 def test_statistics_of_an_averaged_model_are_those_of_one_process(two: RankPool, plan: str) -> None:
     assert max(two.call("averaged", plan)) < 1e-8
 
@@ -83,6 +84,7 @@ def test_a_change_of_the_model_that_was_given_is_refused(two: RankPool) -> None:
 
 
 @pytest.mark.parametrize("plan", ["rows", "filters"])
+@pytest.mark.one_in(2)
 def test_values_of_the_model_that_was_given_are_not_ignored(plan: str, two: RankPool) -> None:
     found = two.call("values_of_original", plan)
     for said, error in found:

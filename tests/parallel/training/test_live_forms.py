@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("form", "name"), CASES)
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 def test_a_change_of_a_network(form: str, name: str, two: RankPool) -> None:
     for error, said in two.call("changed", form, name):
         assert error < 1e-8, said
@@ -58,7 +58,7 @@ def test_a_change_of_a_network(form: str, name: str, two: RankPool) -> None:
 @pytest.mark.parametrize(
     "form", [pytest.param(each, marks=[pytest.mark.slow] * (each == "recompute")) for each in FORMS]
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_a_change_of_the_given_model(form: str, two: RankPool) -> None:
     for said, error in two.call("of_given", form):
         for name, (_, part) in OF_GIVEN.items():

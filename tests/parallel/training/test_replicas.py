@@ -33,14 +33,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize(("rows", "word", "optimizer"), CASES)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_three_steps(rows: int, word: str, optimizer: str, ranks: RankPool) -> None:
     exact(ranks.call("trains", rows, word, optimizer), "output", "loss", "gradient", "state")
 
 
 @pytest.mark.parametrize("what", ["accumulates", "clips", "gradients", "freezes", "scales"])
 @pytest.mark.parametrize("word", ["uneven", pytest.param("space", marks=SLOW)])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_around_a_step(what: str, word: str, ranks: RankPool) -> None:
     exact(ranks.call(what, 2, word))
 
@@ -103,6 +103,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         ),
     ],
 )
+@pytest.mark.one_in(2)
 def test_what_differs_is_told_to_all(what: str, text: str, ranks: RankPool) -> None:
     told = ranks.call("refused", what, seconds=60)
     assert len(set(told)) == 1, told
@@ -110,6 +111,7 @@ def test_what_differs_is_told_to_all(what: str, text: str, ranks: RankPool) -> N
 
 
 @pytest.mark.parametrize("what", ["", "evaluation"])
+@pytest.mark.one_in(2)
 def test_what_may_differ(what: str, ranks: RankPool) -> None:
     assert ranks.call("refused", what, seconds=60) == [""] * 4
 

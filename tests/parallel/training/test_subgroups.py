@@ -23,6 +23,7 @@ def test_two_models_on_two_pairs_of_ranks(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("case", ["residual h", "cosmo d", "odd"])
+@pytest.mark.one_in(2)
 def test_some_ranks_train_alone(case: str, ranks: RankPool) -> None:
     assert ranks.call("some_ranks", case, 1, 3) == [[], [1, 3], [], [1, 3]]
 
