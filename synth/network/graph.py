@@ -294,10 +294,10 @@ def parts_of(node: Node, known: Mapping[str, Parts]) -> Parts:
     if node.layer or not node.inputs:
         return (Part(node.name, 0, node.shape[1]),)
     first = known[node.inputs[0]]
-    if node.known.moves and node.kind != "globalpool":
-        return (_moved(node, first),)
     if node.kind == "globalpool":
         return _reduced(node, first)
+    if node.known.moves:
+        return (_moved(node, first),)
     if node.kind == "cat":
         return tuple(part for name in node.inputs for part in known[name])
     return first
@@ -336,8 +336,9 @@ def _moved(node: Node, parts: Parts) -> Part:
         return unknown
     if not first.regular or node.dims[:2] not in ((), (0, 1)):
         return unknown
-    reindexing = Reindexing(node.name, node.maps, node.shape, node.dims)
-    last = reindexing if node.kind == "reindex" else Shuffle(node.name, node.in_shape, node.shape)
+    last: Moved = Shuffle(node.name, node.in_shape, node.shape)
+    if node.kind == "reindex":
+        last = Reindexing(node.name, node.maps, node.shape, node.dims)
     return Part(first.node, 0, node.shape[1], (*first.path, last))
 
 

@@ -52,14 +52,15 @@ def with_margins(
         costs = _Words(plan, exchange, graded, covered)
     else:
         costs = _Seconds(plan, steps, covered, graded)
-    if not covered or _least(plan, costs, turned, covered) >= below:
+    by_input_rows = _by_input_rows(plan, turned, covered, costs)
+    if not covered or _least(plan, costs, by_input_rows, covered) >= below:
         return plan
     without = evaluated(graph, {}, graded=graded)
     if not without.cost:
         return plan
     work = float(without.walked.own_work().max())
     limit = request.most_recompute * work if request.most_recompute < math.inf else math.inf
-    chosen = _chosen(plan, graph, turned, limit, costs, tried)
+    chosen = _chosen(plan, graph, turned, by_input_rows, limit, costs, tried)
     if chosen is None:
         return plan
     choice, placed, graph = chosen
@@ -97,11 +98,8 @@ def _graded(plan: NetworkPlan, graph: RowGraph) -> frozenset[str]:
     return frozenset(graph) if plan.request.input_gradient else plan.network.trained
 
 
-def _least(
-    plan: NetworkPlan, costs: _Costs, turned: Mapping[str, tuple[PlacedGrid, float]], covered: Set[str]
-) -> float:
+def _least(plan: NetworkPlan, costs: _Costs, by_input_rows: Mapping[str, float], covered: Set[str]) -> float:
     """What layers and redistributions cost if rows of others were known for nothing."""
-    by_input_rows = _by_input_rows(plan, turned, covered, costs)
     layers = sum(map(costs.alone, range(len(plan.placed_grids))))
     edges = sum(costs.moved(edge) for edge in plan.edge_words if not plan.network.makers(edge) <= covered)
     return layers + edges + sum(min(0.0, more) for more in by_input_rows.values())
@@ -141,12 +139,11 @@ class _Words:
 
     def __init__(self, plan: NetworkPlan, exchange: float, graded: frozenset[str], covered: Set[str]) -> None:
         self.plan, self.prices, self.covered = plan, WordPrices(exchange, graded), covered
-        self.names = [node.name for node in plan.network.planned]
-        self.place = {name: i for i, name in enumerate(self.names)}
+        self.place = {node.name: i for i, node in enumerate(plan.network.planned)}
 
     def alone(self, place: int) -> float:
         """Words of weights of a covered layer, all words of others."""
-        name = self.names[place]
+        name = self.plan.network.planned[place].name
         return self.weights(name) if name in self.covered else self.plan.layer_costs[place]
 
     def weights(self, name: str) -> float:
@@ -262,17 +259,20 @@ def _chosen(
     plan: NetworkPlan,
     graph: RowGraph,
     turned: Mapping[str, tuple[PlacedGrid, float]],
+    more: Mapping[str, float],
     work: float,
     costs: _Costs,
     tried: Sequence[int],
 ) -> tuple[Choice, list[PlacedGrid], RowGraph] | None:
     """The choice, the grids of all layers, and their tensors; None where rows of some layer become unknown.
 
+    more: what layers cost more where they are cut by input rows.
+
     A layer that is cut by input rows may leave tensors behind it, or the input, without known rows. Then no
     layer is cut so.
     """
     network, covered = plan.network, _covered(graph)
-    for options in (_by_input_rows(plan, turned, covered, costs), {}):
+    for options in (more, {}):
         choice = choose_cuts(graph, work, options, tried, costs.prices)
         placed = list(plan.placed_grids)
         for i, name, by_input_rows in _changed(plan, choice, covered):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Runs = list[tuple[int, int]]  # (size, stride) of the parts of a dimension, the outermost first
 Place = list[Runs]  # of a tensor, by dimension: where its words are in another one
+Moved = tuple["Call", Sequence[int] | None]  # a call, and the order of dimensions of a permutation
 MOST_CALLS = 8  # of a shuffle
 
 
@@ -30,14 +31,14 @@ def join_shuffles(graph: fx.Graph, operators: Operators) -> None:
     from synth.runtime.rules.shuffles import shuffle
 
     for node in list(graph.nodes):
-        calls, source = list[Any](), node
+        calls, source = list[Moved](), node
         while len(calls) < MOST_CALLS and not (calls and len(source.users) > 1):
-            call = _moved(source, operators)
-            if call is None or not uniform([node, source]):
+            moved = _moved(source, operators)
+            if moved is None or not uniform([node, source]):
                 break
-            calls.insert(0, call)
-            (source,) = call.inputs
-            found = _as_shuffle(calls, operators)
+            calls.insert(0, moved)
+            (source,) = moved[0].inputs
+            found = _as_shuffle(calls)
             if found is not None:
                 writer = LoopWriter(graph, operators, node, node)
                 redirect_users(node, writer.call(shuffle, (source, *found), node.meta["value"]))
@@ -45,8 +46,8 @@ def join_shuffles(graph: fx.Graph, operators: Operators) -> None:
                 break
 
 
-def _moved(node: fx.Node, operators: Operators) -> Call | None:
-    """The call of a reshape or a permutation; None for any other."""
+def _moved(node: fx.Node, operators: Operators) -> Moved | None:
+    """The call of a reshape, or of a permutation with its order; None for any other."""
     from synth.runtime.operators.local_calls import RESHAPES
 
     if node._erased or node.op != "call_function" or node.meta.get("expression"):
@@ -55,14 +56,16 @@ def _moved(node: fx.Node, operators: Operators) -> Call | None:
     kind = operators.operator(call).kind
     copies = call.word in ("contiguous", "clone")
     reshapes = copies or (call.word in RESHAPES and kind in ("local", "flatten"))
-    return call if len(call.inputs) == 1 and (reshapes or kind == "permute") else None
+    if len(call.inputs) != 1 or not (reshapes or kind == "permute"):
+        return None
+    return call, call.order() if kind == "permute" else None
 
 
-def _as_shuffle(calls: Sequence[Call], operators: Operators) -> tuple[Any, ...] | None:
+def _as_shuffle(calls: Sequence[Moved]) -> tuple[Any, ...] | None:
     """(factors, order, down) of the shuffle that some calls are; None where they are none."""
     from synth.runtime.rules.shuffles import shuffle_form
 
-    before, after = calls[0].shapes[0], calls[-1].out
+    before, after = calls[0][0].shapes[0], calls[-1][0].out
     if not 2 < len(before) == len(after) <= 5 or not all(before) or before[1] == after[1]:
         return None
     down = before[1] < after[1]
@@ -73,12 +76,12 @@ def _as_shuffle(calls: Sequence[Call], operators: Operators) -> tuple[Any, ...] 
     if words < 2 or made != (*less[:2], *more[2:]):
         return None
     start = [[(size, math.prod(before[dim + 1 :]))] for dim, size in enumerate(before)]
-    place, kinds = start, [operators.operator(call).kind for call in calls]
     # without more dimensions between, one of size 1 changes places with the channels, as that of heads does
-    if "permute" not in kinds or all(len(call.out) <= len(before) for call in calls):
+    if not any(order for _, order in calls) or all(len(call.out) <= len(before) for call, _ in calls):
         return None
-    for call, kind in zip(calls, kinds, strict=True):
-        order = call.order() if kind == "permute" else range(len(call.out))
+    place = start
+    for call, permuted in calls:
+        order = permuted or range(len(call.out))
         viewed = _viewed(place, [call.out[order.index(dim)] for dim in range(len(order))], order)
         if viewed is None:
             return None
