@@ -6,13 +6,54 @@ roots on, also the least cost of the choices that have some option of some node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synth.network.solve import Table
 
 Edges = Mapping[tuple[int, int], Table]  # (node, other node) -> cost by their options
+TOGETHER = 64  # options of a node whose pairs with those of another are looked at together
+Order = list[tuple[int, int]]
+Options = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class LazyTable:
+    """Costs by the options of two nodes, none below 0, computed for the pairs that are asked for.
+
+    shape: the number of options of each node. at: (some of one, some of the other) -> their table.
+    """
+
+    shape: tuple[int, int]
+    at: Callable[[Options, Options], Table]
+
+    @property
+    def T(self) -> LazyTable:  # noqa: N802 - as of an array
+        """The same by the options of the other node and of this one."""
+        return LazyTable(self.shape[::-1], lambda some, others: self.at(others, some).T)
+
+    def cheapest(self, costs: Table) -> Table:
+        """By option of the other node: the least sum of its pair and of `costs` of this node's option.
+
+        Options are looked at in the order of their costs, until those alone cost as much as a sum found.
+        """
+        found, still = np.full(self.shape[1], np.inf), np.arange(self.shape[1])
+        order = np.argsort(costs, kind="stable")
+        for first in range(0, len(order), TOGETHER):
+            some = order[first : first + TOGETHER]
+            still = still[found[still] > costs[some[0]]]
+            if not len(still):
+                break
+            sums = self.at(some, still) + costs[some, None]
+            found[still] = np.minimum(found[still], sums.min(axis=0))
+        return found
+
+
+AnyTable = TypeVar("AnyTable", Table, LazyTable)
 
 
 def least_of_forest(costs: Sequence[Table], edges: Edges) -> tuple[float, list[Table]]:
@@ -22,11 +63,8 @@ def least_of_forest(costs: Sequence[Table], edges: Edges) -> tuple[float, list[T
     """
     near = _forest(len(costs), edges)
     least, more = 0.0, list(costs)
-    reached = [False] * len(costs)
-    for root in range(len(costs)):
-        if reached[root]:
-            continue
-        order = _from_root(near, root, reached)
+    for order in _trees(near):
+        root = order[0][0]
         up, whole = dict[int, Table](), {node: np.array(costs[node], float) for node, _ in order}
         for node, parent in reversed(order[1:]):
             up[node] = (near[node][parent] + whole[node][:, None]).min(axis=0)
@@ -41,7 +79,18 @@ def least_of_forest(costs: Sequence[Table], edges: Edges) -> tuple[float, list[T
     return least, more
 
 
-def _forest(nodes: int, edges: Edges) -> list[dict[int, Table]]:
+def least_sum(costs: Sequence[Table], edges: Mapping[tuple[int, int], LazyTable]) -> float:
+    """The least sum of costs of nodes and edges that `least_of_forest` gives, from costs of few pairs."""
+    near, least = _forest(len(costs), edges), 0.0
+    for order in _trees(near):
+        whole = {node: costs[node] for node, _ in order}
+        for node, parent in reversed(order[1:]):
+            whole[parent] = whole[parent] + near[node][parent].cheapest(whole[node])
+        least += float(whole[order[0][0]].min())
+    return least
+
+
+def _forest(nodes: int, edges: Mapping[tuple[int, int], AnyTable]) -> list[dict[int, AnyTable]]:
     """Node -> its neighbours in a forest, with the costs by its options and theirs."""
     tree = list(range(nodes))
 
@@ -50,7 +99,7 @@ def _forest(nodes: int, edges: Edges) -> list[dict[int, Table]]:
             node = tree[node]
         return node
 
-    near: list[dict[int, Table]] = [{} for _ in range(nodes)]
+    near: list[dict[int, AnyTable]] = [{} for _ in range(nodes)]
     for (one, other), table in edges.items():
         if root(one) != root(other):
             tree[root(one)] = root(other)
@@ -58,12 +107,16 @@ def _forest(nodes: int, edges: Edges) -> list[dict[int, Table]]:
     return near
 
 
-def _from_root(near: Sequence[Mapping[int, Table]], root: int, reached: list[bool]) -> list[tuple[int, int]]:
-    """(node, its parent) of a tree, parents first; of the root itself twice."""
-    order, reached[root] = [(root, root)], True
-    for node, _ in order:
-        for other in near[node]:
-            if not reached[other]:
-                reached[other] = True
-                order.append((other, node))
-    return order
+def _trees(near: Sequence[Mapping[int, object]]) -> Iterator[Order]:
+    """By tree, (node, its parent), parents first; the root has itself."""
+    reached = [False] * len(near)
+    for root in range(len(near)):
+        if reached[root]:
+            continue
+        order, reached[root] = [(root, root)], True
+        for node, _ in order:
+            for other in near[node]:
+                if not reached[other]:
+                    reached[other] = True
+                    order.append((other, node))
+        yield order

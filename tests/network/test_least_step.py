@@ -14,12 +14,14 @@ from synth.layer.layer import Layer
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
-from synth.network.forest import least_of_forest
+from synth.network.forest import LazyTable, least_of_forest, least_sum
+from synth.network.grids.box_rows import Array
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import _NetworkPlanner
 from synth.network.request import NetworkRequest
+from synth.network.solve import Table
 from synth.network.step_time.least import box_sizes, least_moved
 
 POOLED = """
@@ -80,6 +82,24 @@ def test_the_best_of_a_forest() -> None:
     for node, option in itertools.product((0, 2, 3), range(3)):  # of one tree
         with_it = min(total for chosen, total in totals.items() if chosen[node] == option)
         assert more[node][option] == pytest.approx(with_it - least)
+
+
+def test_the_least_sum_looks_at_few_pairs() -> None:
+    rng, options = np.random.default_rng(0), 300
+    costs = [np.sort(rng.random(options)) for _ in range(6)]
+    tables = {ends: rng.random((options, options)) / 8 for ends in ((0, 1), (2, 1), (1, 3), (0, 3), (4, 5))}
+    asked = []
+
+    def lazy(table: Table) -> LazyTable:
+        def at(some: Array, others: Array) -> Table:
+            asked.append(len(some) * len(others))
+            return table[np.ix_(some, others)]
+
+        return LazyTable((options, options), at)
+
+    edges = {ends: lazy(table) for ends, table in tables.items()}
+    assert least_sum(costs, edges) == pytest.approx(least_of_forest(costs, tables)[0], rel=1e-12)
+    assert 0 < sum(asked) < 2 * options**2  # of four edges
 
 
 def test_redistributions_raise_the_bound_of_a_step() -> None:

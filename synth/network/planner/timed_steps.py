@@ -12,8 +12,9 @@ import numpy as np
 from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
 from synth.network.edges.redistribution import single_positions
-from synth.network.forest import least_of_forest
+from synth.network.forest import LazyTable, least_sum
 from synth.network.graph import Edge, Network
+from synth.network.grids.box_rows import Array
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.grids.whole_weights import slice_words
@@ -149,18 +150,16 @@ class TimedSteps:
             costs.append(seconds)
             ends.append(kinds)
         half = sizes[0].shape[1] // 2
-        edges: dict[tuple[int, int], Seconds] = {}
+        edges: dict[tuple[int, int], LazyTable] = {}
         position = {node.name: i for i, node in enumerate(network.planned)}
         for edge in network.edges:
             source, target = position[edge.source], position[edge.target]
             one, other = self.classes[source], self.classes[target]
             if source != target and plain_edge(network, edge, one, other):
                 back = self.request.sends_gradient_back(edge)
-                words = least_moved(
-                    ends[source][:, half:], ends[target][:, :half], one.nest.words["Out"], back
-                )
-                edges[source, target] = price(words * (1 - 1e-9), other.nest.word_bytes, back)
-        return max(least, min(cost, least_of_forest(costs, edges)[0]))
+                have, want = ends[source][:, half:], ends[target][:, :half]
+                edges[source, target] = _least_price(price, (have, want), (one.nest, other.nest), back)
+        return max(least, min(cost, least_sum(costs, edges)))
 
     def _box_sizes(self, layer_class: int) -> Sizes:
         """By placed grid of a class: the sizes of its boxes of In, then of Out; see `box_sizes`."""
@@ -201,6 +200,17 @@ class TimedSteps:
         some = [(kind.nest, placed.grid) for kind, placed, whole in rows if whole]
         procs = self.request.procs
         return sum(2 * (slice_words(nest, grid) - nest.words["Ker"] // procs) for nest, grid in some)
+
+
+def _least_price(price: Price, sizes: tuple[Sizes, Sizes], nests: tuple[Nest, Nest], back: bool) -> LazyTable:
+    """The seconds that a redistribution takes at least, by the sizes of boxes of its source and target."""
+    (have, want), (source, target) = sizes, nests
+
+    def at(some: Array, others: Array) -> Seconds:
+        words = least_moved(have[some], want[others], source.words["Out"], back)
+        return price(words * (1 - 1e-9), target.word_bytes, back)
+
+    return LazyTable((len(have), len(want)), at)
 
 
 def plain_edge(network: Network, edge: Edge, source: LayerClass, target: LayerClass) -> bool:
