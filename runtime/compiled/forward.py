@@ -29,11 +29,14 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         fits = len(given) == len(args) + len(kwargs) == len(entry.names)
         if not entry.version:
             fits = False  # it is read, so that code is compiled again for another one
-        if entry.keys is not None and fits and not torch.is_autocast_enabled("cpu"):
+        if entry.keys is not None and fits:
+            kind = given[0].device.type
+            lowers = torch.is_autocast_enabled(kind)
+            low = torch.get_autocast_dtype(kind) if lowers else None
             train = torch.is_grad_enabled() and not entry.inference
             needs = [train and each.requires_grad for each in given]
             made = torch.ops.synth.network(
-                entry.state, given, needs, entry.anchor, entry.number, train
+                entry.state, given, needs, entry.anchor, entry.number, train, low
             )
             entry.state = made[-1]
             outs = made[:-1]

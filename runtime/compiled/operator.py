@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,7 +32,9 @@ class Entry:
     """
 
     def __init__(self, run: Callable[..., Any], shapes: Callable[..., Any]) -> None:
-        """run: a pass. shapes: extents and dtypes of outputs for extents of inputs."""
+        """run: a pass. shapes: extents and dtypes of outputs for extents of inputs, and
+        the dtype of autocast.
+        """
         self.run, self.shapes = run, shapes
         self.number = next(_NUMBERS)
         ENTRIES[self.number] = self
@@ -62,13 +64,17 @@ def _network(
     anchor: torch.Tensor,
     number: int,
     train: bool,
+    low: torch.dtype | None,
 ) -> list[torch.Tensor]:
     entry = ENTRIES[number]
     after = state + 1
+    lowers: Any = nullcontext()
+    if low is not None:  # which torch switches off in compiled code
+        lowers = torch.autocast(inputs[0].device.type, low)
     if not train:
-        with torch.no_grad():
+        with torch.no_grad(), lowers:
             return [*(each.clone() for each in entry.run(inputs)), after]
-    with _as_outside():
+    with _as_outside(), lowers:
         pairs = zip(inputs, needs, strict=True)
         given = [each.detach().requires_grad_(need) for each, need in pairs]
         made = entry.run(given)
@@ -85,8 +91,10 @@ def _shapes(
     anchor: torch.Tensor,
     number: int,
     train: bool,
+    low: torch.dtype | None,
 ) -> list[torch.Tensor]:
-    found = ENTRIES[number].shapes([tuple(map(int, each.shape)) for each in inputs])
+    extents = [tuple(map(int, each.shape)) for each in inputs]
+    found = ENTRIES[number].shapes(extents, low)
     made = [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in found]
     return [*made, torch.empty_like(state)]
 
@@ -136,7 +144,7 @@ def _like_inputs(
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, given, _, _, ctx.number, _ = inputs
+    _, given, _, _, ctx.number, *_ = inputs
     ctx.save_for_backward(output[-1], *given)
 
 
@@ -146,7 +154,7 @@ def _derivative(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
     asked = [gradients[at] for at in places]
     back: Any = torch.ops.synth.network_backward
     made = back(state, asked, places, given, ctx.number)
-    return None, made, None, made[0].new_zeros(()), None, None
+    return None, made, None, made[0].new_zeros(()), None, None, None
 
 
 def register() -> None:

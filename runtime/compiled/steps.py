@@ -33,11 +33,21 @@ def _called(number: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def compiled(made: Pass, **options: Any) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The compiled pass.
 
-    Each has a code object of its own: none is compiled again for another one.
+    Each has a code object of its own: none is compiled again for another one. Its
+    backward pass is traced without autocast, and may run again (`retain_graph=True`).
     """
+    from torch._functorch import config as settings
+
+    config: Any = settings
     compiler: Any = torch.compiler
     compiler.allow_in_graph(_traced)
     code = _called.__code__.replace()
     own: Any = types.FunctionType(code, globals(), f"pass_{made.number}")
     step: Any = torch.compile(own, fullgraph=True, dynamic=False, **options)
-    return lambda *given: step(made.number, *given)
+
+    def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with config.patch(backward_pass_autocast="off", donated_buffer=False):
+            found: tuple[torch.Tensor, ...] = step(made.number, *given)
+        return found
+
+    return run

@@ -50,6 +50,14 @@ def _available(kind: str) -> bool:
     return torch.amp.is_autocast_available(kind)
 
 
+def uncached(device: torch.device) -> AbstractContextManager[Any]:
+    """The same autocast, without its cache of weights."""
+    low = autocast_dtype(device)
+    if low is None:
+        return nullcontext()
+    return torch.autocast(device.type, low, cache_enabled=False)
+
+
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context in which torch computes in the dtypes of the operands."""
     if autocast_dtype(device) is None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from synth.runtime.compiled.operator import Entry, register
+from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
@@ -32,7 +33,7 @@ _VERSIONS = itertools.count()
 WHY = (
     "a network of synth.parallelize exchanges words between ranks, so torch.compile"
     " runs it as it is; compile without fullgraph=True, or parallelize it with"
-    " outputs='whole' and call it with tensors alone, without autocast"
+    " outputs='whole' and call it with tensors alone"
 )
 
 
@@ -62,7 +63,8 @@ def entry_of(network: Any) -> Entry:
     mine: Any = weakref.ref(network)
 
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        found, promised = mine(), shapes([tuple(each.shape) for each in given])
+        low = autocast_dtype(given[0].device)
+        found, promised = mine(), shapes([tuple(each.shape) for each in given], low)
         made = found._pass((), dict(zip(found.program.inputs, given, strict=True)))
         outs = Structure(made).tensors
         now = [(tuple(each.shape), each.dtype) for each in outs]
@@ -75,9 +77,18 @@ def entry_of(network: Any) -> Entry:
             )
         return outs
 
-    def shapes(given: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], Any]]:
+    def shapes(
+        given: Sequence[tuple[int, ...]], low: torch.dtype | None
+    ) -> list[tuple[tuple[int, ...], Any]]:
         program = mine()._programs.calls[0].known(given)
-        dtypes = (program.first_pass.expected[each].dtype for each in program.outputs)
+        expected = program.first_pass.expected
+        dtypes = program.lowered.get(low) if low else None
+        if low and dtypes is None:
+            raise ValueError(
+                f"a compiled network was not called under autocast to {low} yet; call"
+                " the network once under it before it is compiled"
+            )
+        dtypes = dtypes or [expected[each].dtype for each in program.outputs]
         places = program.output_partitions.values()
         return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=True)]
 

@@ -17,11 +17,12 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.traced import Trace, enter, first_apart, register, traceable
 from synth.runtime.compiled.steps import Pass, compiled
 from synth.runtime.grid.word_counter import TrafficCounter
-from synth.runtime.kernels.autocast import autocast_dtype
+from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region
+from synth.runtime.model.reached import Reached
 from synth.runtime.model.step_graph import StepGraph
 
 MOST = 32  # compiled passes that are kept
@@ -94,13 +95,15 @@ class End(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """The same values, behind all exchanges."""
         ctx.steps, ctx.trace = steps, steps.trace
+        ctx.set_materialize_grads(False)
         return ctx.trace.after.clone(), *(each.view_as(each) for each in made)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, after: torch.Tensor, *gradients: Any) -> tuple[Any, ...]:
         """The same gradients, before all exchanges."""
-        ctx.trace.after = after  # it makes the exchanges part of the backward pass
+        if after is not None:  # it makes the exchanges part of the backward pass
+            ctx.trace.after = after
         ctx.steps.enter(ctx.trace)
         return None, *gradients
 
@@ -109,7 +112,9 @@ class CompiledPass:
     """A forward pass in one mode, with its backward pass.
 
     keys: of the tensors that steps use, behind the shards of the inputs.
-    names: of the exchanges, as the first trace has them.
+    names: of the exchanges, as the first trace has them. reach: place of an output ->
+    the places of what the pass is given that its gradient reaches; empty if each
+    reaches the same.
     """
 
     def __init__(
@@ -125,6 +130,8 @@ class CompiledPass:
         self.forward_words: list[Any] = []
         self.backward_words: list[Any] = []
         self.names: list[str] | None = None
+        self.reach: dict[int, frozenset[int]] = {}
+        self.ends: dict[int, torch.Tensor] = {}  # outputs with gradients, while traced
         self.read: set[str] | None = None
         self._pass = Pass(self.run)
         self._call = compiled(self._pass, **options)
@@ -157,9 +164,14 @@ class CompiledPass:
         self.enter(trace)
         made = self.program.run(every[:number], tensors, self.training, self.read)
         self.leave()
-        if trained:
-            return [*End.apply(self, *made)]  # type: ignore[no-untyped-call]
-        return [trace.after, *made]
+        self.ends = {at: each for at, each in enumerate(made) if _trained(each)}
+        if not self.ends:
+            return [trace.after, *made]
+        ended: Any = End.apply(self, *self.ends.values())  # type: ignore[no-untyped-call]
+        after, *behind = ended
+        for place, each in zip(self.ends, behind, strict=True):
+            made[place] = each
+        return [after, *made]
 
     # -- what runs ---------------------------------------------------------------------
 
@@ -176,7 +188,7 @@ class CompiledPass:
             self.leave()
             first = str(error).strip().partition("\n")[0] or type(error).__name__
             said = f"{self.at} has no form that a compiler can trace ({first}){REMEDY}"
-        self.read = None
+        self.read, self.ends = None, {}
         told = ranks.gathered((said, self.trace.exchanges))
         said = next((each for each, _ in told if each), "")
         pairs = zip(ranks.members, (each for _, each in told), strict=True)
@@ -194,18 +206,39 @@ class CompiledPass:
         return self.program.names.get(name, name) or "the backward pass"
 
     def _dry(self, given: Sequence[torch.Tensor]) -> None:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode, device = FakeTensorMode(allow_non_fake_inputs=True), given[0].device
         as_it_is = torch.autograd.graph.saved_tensors_hooks(_same, _same)
         with traceable(), mode, as_it_is:  # not as a checkpoint around it would save it
             fakes = [_alike(mode, each) for each in (self._start(given), *given)]
-            made = self.run(*fakes)
+            with uncached(device):
+                made = self.run(*fakes)
             self.forward_words = self.counted
             asked = [each for each in fakes if _trained(each)]
             outs = [each for each in made if each.requires_grad]
-            if asked:
+            if not asked:
+                return
+            with no_autocast(device):
                 like = [torch.ones_like(each) for each in outs]
-                torch.autograd.grad(outs, asked, like, allow_unused=True)
+                torch.autograd.grad(outs, asked, like, True, allow_unused=True)
                 self.backward_words = self.counted
+                self._note_reach(fakes[1:])
+
+    def _note_reach(self, given: Sequence[torch.Tensor]) -> None:
+        """A backward pass from each output alone, whose exchanges are not noted."""
+        trace, reach = self.trace, dict[int, frozenset[int]]()
+        exchanges, names = [*trace.exchanges], [*trace.names]
+        trained = [place for place, each in enumerate(given) if _trained(each)]
+        asked = [given[place] for place in trained]
+        outs = {place: each for place, each in self.ends.items() if each.requires_grad}
+        for place, each in outs.items() if asked and len(outs) > 1 else ():
+            self.enter(trace)
+            like = torch.ones_like(each)
+            found = torch.autograd.grad(each, asked, like, True, allow_unused=True)
+            self.leave()
+            pairs = zip(trained, found, strict=True)
+            reach[place] = frozenset(at for at, grad in pairs if grad is not None)
+        trace.exchanges, trace.names = exchanges, names
+        self.reach = reach if len(set(reach.values())) > 1 else {}
 
     def _start(self, given: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the first exchange takes. It has a gradient where the pass has some."""
@@ -218,8 +251,12 @@ class CompiledPass:
         if after.requires_grad:
             hook: Any = after.register_hook
             hook(lambda _: _count(self.backward_words))
+        reached = Reached(self.reach)
+        given = reached.given(given)
         with traceable():
             _, *made = self._call(after, *given)
+        made = reached.made(made)
+        self.ends = {}
         if self.trace is not before:
             trace, self.trace = self.trace, before
             if trace.names != (self.names or [])[: len(trace.names)]:
@@ -262,10 +299,11 @@ class CompiledSteps:
 
         Raises `ValueError` on all ranks for what cannot be compiled.
         """
-        require_traceable(program, shards[0].device, training)
+        require_traceable(program, training)
         given = [*shards, *map(local_part, tensors.values())]
         kinds = tuple((each.dtype, _trained(each)) for each in given)
-        key = id(program), self._form(program), torch.is_grad_enabled(), kinds
+        modes = torch.is_grad_enabled(), autocast_dtype(shards[0].device)
+        key = id(program), self._form(program), modes, kinds
         found = self.passes.get(key)
         if found is None:
             found = CompiledPass(program, [*tensors], training, self.options)
@@ -287,7 +325,7 @@ class CompiledSteps:
         return known[1]
 
 
-def require_traceable(program: StepGraph, device: torch.device, training: bool) -> None:
+def require_traceable(program: StepGraph, training: bool) -> None:
     """Raise `ValueError`, on all ranks alike, for what compiled steps would not do."""
     grads = torch.is_grad_enabled()
     schedule = program.schedules[training if grads else None]
@@ -296,8 +334,6 @@ def require_traceable(program: StepGraph, device: torch.device, training: bool) 
         said = "check_finite=True looks at words between steps"
     elif program.context.tuner.enabled:
         said = "kernels are measured (synth.tune)"
-    elif autocast_dtype(device) is not None:
-        said = "the network is called under autocast"
     elif any(each.draws_now for each in program.seeds.drawing):
         said = "the network draws random numbers (dropout), others in each pass"
     elif any(isinstance(each, Region) for each in schedule):

@@ -18,6 +18,7 @@ from synth.runtime.comm.waiting_gradients import OTHER, Waiting
 from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.transport import broadcast
+from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.layers.steps.held import local_part, own_words
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_value, partitioned_copy
@@ -284,8 +285,9 @@ class Network(Shown):
         program.ranks.note("requires_grad or no_grad() of the network", [recorded])
         program.ranks.note("dtype of the network", [dtypes])
         steps = None if call.method else self._compiled
-        kinds = [(each.dtype, each.requires_grad) for each in given] if steps else ()
-        said = "net.compile(), or dtype or requires_grad of the batch"
+        low = autocast_dtype(given[0].device)
+        kinds = [(low, e.dtype, e.requires_grad) for e in given] if steps else ()
+        said = "net.compile(), or autocast, dtype or requires_grad of the batch"
         program.ranks.note(said, [zlib.crc32(repr(kinds).encode())])
         draws = program.seeds.offer(given[0].device)
         shards = entered(batches, places, program.ranks, what + alone)
@@ -312,6 +314,8 @@ class Network(Shown):
             if not waiting.sums or waiting.waits():
                 raise ValueError(LATER)
             made = steps.run(program, *given_to_steps)
+        if low is not None:
+            program.lowered[low] = [each.dtype for each in made]
         if new is not None:
             known = program.read_back[self.training] = form, new
         read = known[1]

@@ -126,6 +126,7 @@ class StepGraph(Wiring):
     follows: what the modes and settings of the steps are those of; copies of a network
         share the steps.
     read_back: mode -> the form of the last pass, and what its backward pass reads.
+    lowered: dtype of autocast -> those of the outputs under it, in the last pass.
     """
 
     schedules: dict[bool | None, Schedule]
@@ -142,6 +143,7 @@ class StepGraph(Wiring):
     states: States = field(default_factory=States)
     follows: object = None
     read_back: dict[bool, tuple[Any, set[str]]] = field(default_factory=dict)
+    lowered: dict[torch.dtype, list[torch.dtype]] = field(default_factory=dict)
     running: str = ""  # the call that is made now
     forwards: int = 0  # passes so far; with replicas, those of all of them
 

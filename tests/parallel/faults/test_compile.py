@@ -78,7 +78,7 @@ def test_an_operator_in_a_graph_of_inductor(ranks: RankPool) -> None:
     ("what", "sentence"),
     [
         ("another shape", "no plan for a batch of .* yet; call the network once with this shape before"),
-        ("autocast", "parallelize it with outputs='whole' and call it with tensors alone, without autocast"),
+        ("autocast", "was not called under autocast to torch.bfloat16 yet; call the network once under it"),
         ("a second backward pass", "the backward pass of a compiled network ran already"),
         ("a shape that was called before", "accepted"),
     ],

@@ -175,7 +175,6 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "check_finite": small,
     "no_sync": small,
     "no_sync in the backward pass": small,
-    "autocast": small,
     "counted rate": rate_of_batches,
     "dynamic": small,
     "compiled on one rank": small,
@@ -192,11 +191,10 @@ def refused(what: str) -> tuple[str, float]:
     try:
         alone = what == "compiled on one rank" and dist.get_rank()
         net.compile(backend="aot_eager", dynamic=what == "dynamic", disable=alone)
-        with torch.autocast("cpu", torch.bfloat16, enabled=what == "autocast"):
-            with net.no_sync() if what == "no_sync" else nullcontext():
-                out = net(x)
-            with net.no_sync():
-                out.sum().backward()
+        with net.no_sync() if what == "no_sync" else nullcontext():
+            out = net(x)
+        with net.no_sync():
+            out.sum().backward()
     except Exception as error:
         said = str(error)
     net.compile(disable=True)
