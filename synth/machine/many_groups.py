@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.base.array_kinds import kinds_of
 from synth.layer.axes import AXES, Axis, Order, PerAxis
 from synth.machine.collectives import Cost, Group, Op, best, exchange_seconds
 from synth.machine.hierarchy import Machine
@@ -41,15 +42,26 @@ class Groups:
         """Members of the group of every placed grid."""
         return np.array([group.size for group in self.distinct], np.int64)[self.index]
 
-    def priced(self, sizes: Seconds, price: Callable[[Group, float], float]) -> Seconds:
-        """Seconds for every placed grid, by its group and its bytes of `sizes`; each pair is priced once."""
+    def loads(self, sizes: Seconds) -> Loads:
+        """The groups with some bytes per placed grid."""
         some, which = np.unique(sizes, return_inverse=True)
         pairs, index = np.unique(self.index * len(some) + which.reshape(-1), return_inverse=True)
         groups, places = np.divmod(pairs, len(some))
-        each = zip(groups.tolist(), some[places].tolist(), strict=True)
-        found: Seconds = np.array([price(self.distinct[group], size) for group, size in each])
-        priced: Seconds = found[index.reshape(-1)]
-        return priced
+        distinct = [self.distinct[group] for group in groups.tolist()]
+        return Loads(list(zip(distinct, some[places].tolist(), strict=True)), index.reshape(-1))
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The distinct pairs of a group and its bytes, and for every placed grid the index of its pair."""
+
+    distinct: list[tuple[Group, float]]
+    index: Counts
+
+    def priced(self, price: Callable[[Group, float], float]) -> Seconds:
+        """Seconds for every placed grid; each pair is priced once."""
+        found: Seconds = np.array([price(group, size) for group, size in self.distinct])[self.index]
+        return found
 
 
 class ManyGroups:
@@ -61,16 +73,22 @@ class ManyGroups:
     def __init__(self, machine: Machine, grids: Counts, orders: Sequence[Order]) -> None:
         self.machine, self.grids, self.orders = machine, grids, orders
         self._strides = strides_of(grids, orders)
+        self._of: dict[tuple[Axis, ...], Groups] = {}
 
-    def of(self, axes: Sequence[Axis]) -> Groups:
+    def of(self, axes: tuple[Axis, ...]) -> Groups:
         """The worst group of the ranks that differ only along some axes; see `group_of`."""
+        if axes not in self._of:
+            self._of[axes] = self._worst(axes)
+        return self._of[axes]
+
+    def _worst(self, axes: tuple[Axis, ...]) -> Groups:
         columns = [AXES.index(axis) for axis in axes]
         counts, steps = self.grids[:, columns], self._strides[:, columns]
         size, procs = counts.prod(axis=1), self.grids.prod(axis=1)
         inside = [self._inside(counts, steps, level.ranks, size, procs) for level in self.machine.levels]
         inside[-1] = np.where(inside[-1] == 0, 0, size)
-        rows, index = np.unique(np.stack([*inside, procs], axis=1), axis=0, return_inverse=True)
-        index, groups = index.reshape(-1), list[Group]()
+        first, index = kinds_of([*inside, procs])
+        rows, groups = np.stack([*inside, procs], axis=1)[first], list[Group]()
         apart: dict[Group, int] = {}
         for number, row in enumerate(rows.tolist()):
             if all(row[:-1]):
@@ -78,9 +96,7 @@ class ManyGroups:
                 continue
             groups.append(Group((1,)))  # a placeholder: its rows are looked at one by one
             for place in np.flatnonzero(index == number).tolist():
-                made = group_of(
-                    self.machine, PerAxis(*self.grids[place].tolist()), self.orders[place], tuple(axes)
-                )
+                made = group_of(self.machine, PerAxis(*self.grids[place].tolist()), self.orders[place], axes)
                 index[place] = apart.setdefault(made, len(rows) + len(apart))
         return Groups((*groups, *apart), index)
 
@@ -102,17 +118,17 @@ class ManyGroups:
         )
         return np.where(ranks >= procs, size, each.prod(axis=1))
 
-    def seconds(self, op: Op, sizes: Seconds, groups: Groups, pieces: int = 1) -> Seconds:
-        """Seconds of `pieces` collectives, each on an equal part of `sizes` bytes, for every placed grid."""
+    def seconds(self, op: Op, loads: Loads, pieces: int = 1) -> Seconds:
+        """Seconds of `pieces` collectives, each on an equal part of the bytes, for every placed grid."""
         cost = costs_on(self.machine)
-        return pieces * groups.priced(sizes / pieces, lambda group, size: cost(op, size, group).seconds)
+        return pieces * loads.priced(lambda group, size: cost(op, size / pieces, group).seconds)
 
     def messages(self, sizes: Seconds, groups: Groups, neighbours: Counts) -> Seconds:
         """Seconds of one exchange with neighbours, `sizes` bytes in all, on the outermost level crossed."""
-        found = np.zeros(len(sizes))
+        found, loads = np.zeros(len(sizes)), groups.loads(sizes)
         for count in set(neighbours.tolist()):
             price = partial(self._exchange, count)
-            found = np.where(neighbours == count, groups.priced(sizes, price), found)
+            found = np.where(neighbours == count, loads.priced(price), found)
         return found
 
     def _exchange(self, count: int, group: Group, size: float) -> float:

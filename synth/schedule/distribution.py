@@ -189,17 +189,24 @@ class Distribution:
         send sums of the words that the process owns. An upper bound where blocks or shards are uneven: then
         the largest of one dimension need not be those of another.
         """
+        beyond = self.beyond(tensor, returns)
+        if not beyond:
+            return 0
         framed, parts = self.nest.framed(tensor), dict(self.shard_cuts[tensor])
-        rows = [self.halo(axis) for axis in framed]
+        whole = (dim for dim in DIMS[tensor] if dim not in framed)
+        flat: int = math.prod(-(-getattr(self.most_work, dim) // parts.get(dim, 1)) for dim in whole)
+        return beyond * flat
+
+    def beyond(self, tensor: Tensor, returns: bool = False) -> int:
+        """The same per position of the dimensions along which no block reads rows of others."""
+        rows = [self.halo(axis) for axis in self.nest.framed(tensor)]
         if not any(row.moves for row in rows):
             return 0
         most = 0
         for kinds in product(*(row.kinds for row in rows)):
             carried, owned, wanted, _ = map(math.prod, zip(*kinds, strict=True))
             most = max(most, (wanted if returns else carried) - owned)
-        whole = (dim for dim in DIMS[tensor] if dim not in framed)
-        flat: int = math.prod(-(-getattr(self.most_work, dim) // parts.get(dim, 1)) for dim in whole)
-        return most * flat
+        return most
 
     @cached_property
     def keeps_zeros(self) -> bool:

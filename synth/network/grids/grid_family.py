@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.base.array_kinds import kinds_of
 from synth.layer.axes import AXES, PerAxis
 from synth.layer.nest import Nest
 from synth.search.grids import Space, work_cap
@@ -165,8 +166,8 @@ def _cuts(procs: int, exact: bool, extents: tuple[int, ...], counts: tuple[tuple
         index, at = np.nonzero(procs % size == 0 if exact else size <= procs)
         cuts, used = np.column_stack([cuts[index], parts[at]]), size[index, at]
         work = work[index] * -(-extent // parts[at])
-    kinds, kind = np.unique(np.stack([used, work]), axis=1, return_inverse=True)
-    return _Begun(cuts, kind.reshape(-1), *kinds)
+    first, kind = kinds_of([used, work])
+    return _Begun(cuts, kind, used[first], work[first])
 
 
 def _last_counts(space: Space, remaining: Array, largest: Array) -> tuple[Array, Array]:
@@ -189,11 +190,7 @@ def _last_counts(space: Space, remaining: Array, largest: Array) -> tuple[Array,
 
 def _distinct(rows: Array) -> Array:
     """The rows in ascending order, each once."""
-    radix = rows.max(axis=0, initial=0) + 1
-    if math.prod(radix.tolist()) >= 2**63:
-        return np.unique(rows, axis=0)
-    step = np.concatenate([np.cumprod(radix[:0:-1])[::-1], [1]])
-    found: Array = rows[np.unique(rows @ step, return_index=True)[1]]
+    found: Array = rows[kinds_of(rows.T)[0]]
     return found
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from synth.base.array_kinds import kinds_of
 from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
 from synth.network.edges.redistribution import single_positions
@@ -144,11 +145,11 @@ class TimedSteps:
         costs, ends = list[Seconds](), list[Sizes]()
         for k, row in zip(self.class_of, rows, strict=True):
             some = np.flatnonzero(row <= row.min() + (cost - least) * (1 + 1e-9))
-            kinds, kind = np.unique(sizes[k][some], axis=0, return_inverse=True)
-            seconds = np.full(len(kinds), np.inf)
-            np.minimum.at(seconds, kind.reshape(-1), row[some])
+            first, kind = kinds_of(sizes[k][some].T)
+            seconds = np.full(len(first), np.inf)
+            np.minimum.at(seconds, kind, row[some])
             costs.append(seconds)
-            ends.append(kinds)
+            ends.append(sizes[k][some[first]])
         half = sizes[0].shape[1] // 2
         edges: dict[tuple[int, int], LazyTable] = {}
         position = {node.name: i for i, node in enumerate(network.planned)}

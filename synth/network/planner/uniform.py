@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from synth.base.array_kinds import kinds_of
 from synth.layer.axes import PerAxis
 from synth.network.grids.grid_table import grids_of
 from synth.network.planner.candidates import GridCandidates
@@ -30,12 +31,11 @@ def uniform_grids(
     bounds = np.concatenate([each.grids.bounds[some] for each, some in zip(candidates, places, strict=True)])
     number = np.repeat(np.array(layers), list(map(len, places)))
     full = rows.prod(axis=1) == candidates[0].request.procs
-    grids, grid = np.unique(rows[full], axis=0, return_inverse=True)
-    grid = grid.reshape(-1)
+    different, grid = kinds_of(rows[full].T)
     admitting = np.bincount(grid, weights=number[full])
     sums = np.bincount(grid, weights=(number * bounds)[full])
     first = np.lexsort((sums, -admitting))[:count]  # of equal ones in the order of the grids
-    return grids_of(grids[first])
+    return grids_of(rows[full][different[first]])
 
 
 def nearest(candidates: GridCandidates, grid: PerAxis, axes: str) -> PerAxis | None:

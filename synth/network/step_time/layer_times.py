@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
+from synth.base.array_kinds import kinds_of
+from synth.layer.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.passes import Pass, reads, reuse_intervals
 from synth.machine import layer_time
 from synth.machine.collectives import Op
 from synth.machine.layer_time import OPS, along, compute_seconds, travels, walked
-from synth.machine.many_groups import Groups, ManyGroups
+from synth.machine.many_groups import Groups, Loads, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.step_time.buckets import bucket_bytes
 from synth.runtime.grid.rules.shared_rounds import NUMBERS, in_one_round
@@ -139,8 +140,10 @@ class _Timer:
         self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
         self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
         self._computed: dict[Pass, Seconds] = {}
+        self._loads: dict[Tensor, Loads] = {}
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
         self._halos: dict[tuple[Tensor, str], Seconds] = {}
+        self._shared: dict[Tensor, NDArray[np.int64]] = {}
 
     def _parts(self, axis: Axis) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.grids[:, AXES.index(axis)]
@@ -185,10 +188,11 @@ class _Timer:
         return found
 
     @cached_property
-    def _cuts(self) -> tuple[list[Distribution], NDArray[np.intp]]:
-        """(the distributions of the grids that differ, the position of that of each placed grid)."""
-        grids, index = np.unique(self.grids, axis=0, return_inverse=True)
-        return [Distribution(self.nest, PerAxis(*grid)) for grid in grids.tolist()], index.reshape(-1)
+    def _cuts(self) -> tuple[list[Distribution], NDArray[np.intp], NDArray[np.intp]]:
+        """(distributions of the grids that differ, of each the first placed grid, placed grid -> its own)."""
+        first, index = kinds_of(self.grids.T)
+        cuts = [Distribution(self.nest, PerAxis(*grid)) for grid in self.grids[first].tolist()]
+        return cuts, first, index
 
     def _halo(self, tensor: Tensor, direction: str) -> Seconds:
         """Seconds of one exchange of a halo: rows of a tensor are fetched, or sums return to their owners."""
@@ -196,11 +200,35 @@ class _Timer:
             return self._halos[tensor, direction]
         axes = self.nest.framed(tensor)
         split = 2 * (self.grids[:, [AXES.index(axis) for axis in axes]] > 1).sum(axis=1)
-        cuts, index = self._cuts
-        words = np.array([each.halo_words(tensor, direction == "return") for each in cuts], np.float64)
-        sizes = words[index] * self.nest.word_bytes
+        sizes = self._halo_words(tensor, direction == "return") * self.nest.word_bytes
         found = self._halos[tensor, direction] = self.groups.messages(sizes, self.groups.of(axes), split)
         return found
+
+    def _halo_words(self, tensor: Tensor, returns: bool) -> Seconds:
+        """`Distribution.halo_words` of the placed grids. Of those that cut rows alike, one is looked at."""
+        dims, framed = DIMS[tensor], self.nest.framed(tensor)
+        if not framed:
+            return np.zeros(len(self.grids))
+        cuts, own, index = self._cuts
+        shares = self._shares(tensor)
+        rows = [self.grids[own, AXES.index(axis)] for axis in framed]
+        rows += [shares[:, dims.index(axis)] for axis in framed]
+        first, kind = kinds_of(rows)
+        words = np.array([cuts[at].beyond(tensor, returns) for at in first.tolist()])[kind]
+        for at, dim in enumerate(dims):
+            if dim not in framed:
+                words = words * -(-self.work[own, AXES.index(dim)] // shares[:, at])
+        return words[index].astype(np.float64)
+
+    def _shares(self, tensor: Tensor) -> NDArray[np.int64]:
+        """The parts into which a slice is cut among its group, by distinct grid and dimension of a tensor."""
+        if tensor not in self._shared:
+            dims, found = DIMS[tensor], np.ones((len(self._cuts[0]), len(DIMS[tensor])), np.int64)
+            for at, each in enumerate(self._cuts[0]):
+                for dim, parts in each.shard_cut(tensor):
+                    found[at, dims.index(dim)] = parts
+            self._shared[tensor] = found
+        return self._shared[tensor]
 
     def _walked(
         self, pass_: Pass, reused: frozenset[Tensor], stationary: Tensor = "In", panels: int = 1
@@ -220,8 +248,9 @@ class _Timer:
     def _collective(self, tensor: Tensor, op: Op, panels: int = 1) -> Seconds:
         key = tensor, op, panels
         if key not in self._known:
-            sizes, groups = self.slices[tensor], self.of_tensor[tensor]
-            self._known[key] = self.groups.seconds(op, sizes, groups, panels)
+            if tensor not in self._loads:
+                self._loads[tensor] = self.of_tensor[tensor].loads(self.slices[tensor])
+            self._known[key] = self.groups.seconds(op, self._loads[tensor], panels)
         return self._known[key]
 
     def _exposed(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
@@ -305,7 +334,7 @@ class _Timer:
     def _averaged(self) -> Seconds:
         """Seconds of a slice of dKer in all-reduces of full buckets."""
         full = np.full(len(self.grids), float(bucket_bytes(self.machine, self.request.procs)))
-        found: Seconds = self.groups.seconds("all_reduce", full, self.of_tensor["Ker"]) * self.fills
+        found: Seconds = self.groups.seconds("all_reduce", self.of_tensor["Ker"].loads(full)) * self.fills
         return found
 
     def _output(self) -> tuple[Seconds, Groups, Seconds, Axis]:
@@ -378,7 +407,7 @@ class _Timer:
         """
         once = in_one_round(values, values / ranks.sizes, ranks.sizes)
         size: Seconds = NUMBERS * values * self.nest.word_bytes
-        two_rounds = self.groups.seconds("all_reduce", size, ranks)
+        two_rounds = self.groups.seconds("all_reduce", ranks.loads(size))
         return np.where(once, self._in_one_round(size, ranks), two_rounds)
 
     def _in_one_round(self, size: Seconds, ranks: Groups) -> Seconds:
@@ -387,7 +416,7 @@ class _Timer:
         All messages leave at once, so they take one latency, and a call each. An all-gather takes a latency
         per step, which is less on many ranks. What ranks compute for it counts, too.
         """
-        gathered = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
+        gathered = self.groups.seconds("all_gather", ranks.loads(size * ranks.sizes))
         shared = np.where(ranks.sizes > 1, self.machine.compute.shared * self.crowded, 0.0)
         others = ranks.sizes - 1
         direct = self.groups.messages(size * others, ranks, np.ones_like(ranks.sizes))
