@@ -9,7 +9,7 @@ exchange words in the same order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,11 +31,17 @@ class Entry:
     inputs of passes whose backward pass has not come, by their numbers.
     """
 
-    def __init__(self, run: Callable[..., Any], shapes: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        shapes: Callable[..., Any],
+        behind: Callable[..., Mapping[int, set[int]]],
+    ) -> None:
         """run: a pass. shapes: extents and dtypes of outputs for extents of inputs, and
-        the dtype of autocast.
+        the dtype of autocast. behind: place of an output -> the places of inputs that
+        get a gradient from it, for extents of inputs.
         """
-        self.run, self.shapes = run, shapes
+        self.run, self.shapes, self.behind = run, shapes, behind
         self.number = next(_NUMBERS)
         ENTRIES[self.number] = self
         self.state = torch.zeros((), dtype=torch.int64)
@@ -93,10 +99,13 @@ def _shapes(
     train: bool,
     low: torch.dtype | None,
 ) -> list[torch.Tensor]:
-    extents = [tuple(map(int, each.shape)) for each in inputs]
-    found = ENTRIES[number].shapes(extents, low)
+    found = ENTRIES[number].shapes(_extents(inputs), low)
     made = [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in found]
     return [*made, torch.empty_like(state)]
+
+
+def _extents(given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(map(int, each.shape)) for each in given]
 
 
 def _backward(
@@ -145,6 +154,7 @@ def _like_inputs(
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     _, given, _, _, ctx.number, *_ = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[-1], *given)
 
 
@@ -154,7 +164,10 @@ def _derivative(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
     asked = [gradients[at] for at in places]
     back: Any = torch.ops.synth.network_backward
     made = back(state, asked, places, given, ctx.number)
-    return None, made, None, made[0].new_zeros(()), None, None, None
+    behind = ENTRIES[ctx.number].behind(_extents(given))
+    reached = set[int]().union(*(behind[at] for at in places))
+    inputs = [each if at in reached else None for at, each in enumerate(made)]
+    return None, inputs, None, made[0].new_zeros(()), None, None, None
 
 
 def register() -> None:

@@ -42,12 +42,16 @@ def compiled(made: Pass, **options: Any) -> Callable[..., tuple[torch.Tensor, ..
     compiler: Any = torch.compiler
     compiler.allow_in_graph(_traced)
     code = _called.__code__.replace()
-    own: Any = types.FunctionType(code, globals(), f"pass_{made.number}")
-    step: Any = torch.compile(own, fullgraph=True, dynamic=False, **options)
+    call: Any = types.FunctionType(code, globals(), f"pass_{made.number}")
+    step: Any = torch.compile(call, fullgraph=True, dynamic=False, **options)
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with config.patch(backward_pass_autocast="off", donated_buffer=False):
             found: tuple[torch.Tensor, ...] = step(made.number, *given)
+        own: Any = getattr(found[0].grad_fn, "_forward_cls", None)
+        known = getattr(own, "metadata", None)
+        if known is not None and known.bw_donated_idxs is None:
+            known.bw_donated_idxs = []  # else torch takes None for some
         return found
 
     return run

@@ -18,6 +18,7 @@ import torch
 
 from synth.runtime.compiled.operator import Entry, register
 from synth.runtime.kernels.autocast import autocast_dtype
+from synth.runtime.model.planned_words import inputs_behind
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
@@ -92,7 +93,10 @@ def entry_of(network: Any) -> Entry:
         places = program.output_partitions.values()
         return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=True)]
 
-    return Entry(run, shapes)
+    def behind(given: Sequence[tuple[int, ...]]) -> dict[int, set[int]]:
+        return inputs_behind(mine()._programs.calls[0].known(given))
+
+    return Entry(run, shapes, behind)
 
 
 def _in_words(outs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:

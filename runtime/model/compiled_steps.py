@@ -19,6 +19,7 @@ from synth.runtime.compiled.steps import Pass, compiled
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region
@@ -111,7 +112,8 @@ class End(torch.autograd.Function):
 class CompiledPass:
     """A forward pass in one mode, with its backward pass.
 
-    keys: of the tensors that steps use, behind the shards of the inputs.
+    keys: of the tensors that steps use, behind the shards of the inputs. Behind them is
+    the seed of the pass, if it draws random numbers.
     names: of the exchanges, as the first trace has them. reach: place of an output ->
     the places of what the pass is given that its gradient reaches; empty if each
     reaches the same.
@@ -160,10 +162,16 @@ class CompiledPass:
             begun: Any = Begin.apply(self, after, *(given[n] for n in trained))  # type: ignore[no-untyped-call]
             for place, each in zip(trained, begun, strict=True):
                 every[place] = each
-        tensors = dict(zip(self.keys, every[number:], strict=True))
+        own = every[number : number + len(self.keys)]
+        tensors, seeds = dict(zip(self.keys, own, strict=True)), self.program.seeds
+        if seeds.draws_now:
+            seeds.give(every[-1])
         self.enter(trace)
-        made = self.program.run(every[:number], tensors, self.training, self.read)
-        self.leave()
+        try:
+            made = self.program.run(every[:number], tensors, self.training, self.read)
+        finally:
+            self.leave()
+            seeds.give(seeds.now)
         self.ends = {at: each for at, each in enumerate(made) if _trained(each)}
         if not self.ends:
             return [trace.after, *made]
@@ -300,7 +308,9 @@ class CompiledSteps:
         Raises `ValueError` on all ranks for what cannot be compiled.
         """
         require_traceable(program, training)
-        given = [*shards, *map(local_part, tensors.values())]
+        given, seeds = [*shards, *map(local_part, tensors.values())], program.seeds
+        if seeds.draws_now:
+            given.append(torch.tensor(seeds.now, device=shards[0].device))
         kinds = tuple((each.dtype, _trained(each)) for each in given)
         modes = torch.is_grad_enabled(), autocast_dtype(shards[0].device)
         key = id(program), self._form(program), modes, kinds
@@ -334,9 +344,17 @@ def require_traceable(program: StepGraph, training: bool) -> None:
         said = "check_finite=True looks at words between steps"
     elif program.context.tuner.enabled:
         said = "kernels are measured (synth.tune)"
-    elif any(each.draws_now for each in program.seeds.drawing):
-        said = "the network draws random numbers (dropout), others in each pass"
+    elif drawing := _drawing_whole(program):
+        said = f"{drawing} draws from torch's generator, whose order a compiler changes"
     elif any(isinstance(each, Region) for each in schedule):
         said = "the model has regions of torch.utils.checkpoint"
     if said:
         raise ValueError(f"{said}, {REFUSED}")
+
+
+def _drawing_whole(program: StepGraph) -> str:
+    """The first call that draws from a generator of torch; "" for none."""
+    for name, step in program.steps.items():
+        if any(isinstance(each, Draws) for each in step.modules()):
+            return program.names.get(name, name)
+    return ""

@@ -62,6 +62,18 @@ def float_inputs(graph: StepGraph) -> list[str]:
     ]
 
 
+def inputs_behind(graph: StepGraph) -> dict[int, set[int]]:
+    """Place of an output -> the places of the inputs that get a gradient from it."""
+    found: dict[int, set[int]] = {place: set() for place in range(len(graph.outputs))}
+    floats = float_inputs(graph)
+    for at, node in enumerate(graph.inputs.values()):
+        graded = _Gradients(graph, (), [node] if node in floats else []).graded
+        for place, out in enumerate(graph.outputs):
+            if out in graded:
+                found[place].add(at)
+    return found
+
+
 def words_of(
     graph: StepGraph, trained: Collection[str], asked: Collection[str] = ()
 ) -> PlannedWords:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +22,11 @@ PLACES = 2**20  # more than the steps of a network that draw
 
 
 class Drawing(nn.Module):
-    """What draws random numbers. seed: of this pass and this place in the network."""
+    """What draws random numbers. seed: of this pass and this place in the network; a
+    tensor while a pass is traced.
+    """
 
-    seed = 0
+    seed: Any = 0
 
     @property
     def draws_now(self) -> bool:
@@ -46,11 +49,12 @@ class Draws(Drawing):
 class Seeds:
     """The seeds of the passes of a network.
 
-    modules: of all steps, in one order on all ranks.
+    modules: of all steps, in one order on all ranks. now: that of the pass, from which
+    those of all places follow.
     """
 
     def __init__(self, modules: Iterable[nn.Module], ranks: Ranks) -> None:
-        self.ranks, self.told = ranks, False
+        self.ranks, self.told, self.now = ranks, False, 0
         self.drawing = [each for each in modules if isinstance(each, Drawing)]
 
     def offer(self, device: torch.device) -> bool:
@@ -59,7 +63,7 @@ class Seeds:
         device: whose generator the pass would use in one process. Returns whether a
         number was drawn.
         """
-        draws = any(each.draws_now for each in self.drawing)
+        draws = self.draws_now
         number = int(torch.randint(2**31, (), device=device)) if draws else 0
         self.ranks.agreement.number = number
         return draws
@@ -72,9 +76,8 @@ class Seeds:
         agreed = self.ranks.agreement
         first = agreed.first_number
         replica = 0 if self.ranks.replicas is None else self.ranks.replicas.me
-        seed = (first + replica * BETWEEN_REPLICAS) % 2**31
-        for place, each in enumerate(self.drawing):
-            each.seed = seed * PLACES + place
+        self.now = (first + replica * BETWEEN_REPLICAS) % 2**31
+        self.give(self.now)
         if self.ranks.reports and not self.told and agreed.numbers_differ:
             self.told = True
             warnings.warn(
@@ -83,3 +86,13 @@ class Seeds:
                 " all ranks to repeat a pass from any of them",
                 stacklevel=2,
             )
+
+    def give(self, now: Any) -> None:
+        """Give all places the seeds that follow from a number, or a tensor of one."""
+        for place, each in enumerate(self.drawing):
+            each.seed = now * PLACES + place
+
+    @property
+    def draws_now(self) -> bool:
+        """Whether the next pass draws."""
+        return any(each.draws_now for each in self.drawing)

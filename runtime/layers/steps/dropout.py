@@ -59,7 +59,7 @@ class Dropout(Drawing):
     def _kept(self, device: torch.device) -> torch.Tensor:
         """Whether each word of the own box is kept; drawn in parts, to save memory."""
         seed, least = self.seed, int(self.p * 2**53)
-        if not self.box:  # a single word
+        if not self.box or torch.compiler.is_compiling():  # a single word, or a graph
             return draws(seed, self.whole, self.box, device) >= least
         keep = torch.empty(shape(self.box), dtype=torch.bool, device=device)
         longest = max(range(len(self.box)), key=lambda dim: keep.shape[dim])
@@ -94,19 +94,20 @@ class Drop(torch.autograd.Function):
 
 
 def draws(
-    seed: int,
+    seed: Any,
     whole: tuple[int, ...],
     box: tuple[tuple[int, int], ...],
     device: torch.device | None = None,
 ) -> torch.Tensor:
     """A number from 0 to 2**53 for each word of a box: splitmix64 of seed and place.
 
-    The same on all devices. device: None for the host.
+    The same on all devices. seed: a number, or a tensor of one. device: None for the
+    host.
     """
     place = torch.zeros((), dtype=torch.int64, device=device)
     for extent, (low, high) in zip(whole, box, strict=True):
         place = place.unsqueeze(-1) * extent + torch.arange(low, high, device=device)
-    return _mixed(_mixed(place) + _mixed(torch.tensor(seed))) & (2**53 - 1)
+    return _mixed(_mixed(place) + _mixed(torch.as_tensor(seed))) & (2**53 - 1)
 
 
 def _mixed(numbers: torch.Tensor) -> torch.Tensor:

@@ -218,6 +218,46 @@ def one_operator(kind: str, backend: str = "aot_eager") -> dict[str, float]:
     return found
 
 
+class Unused(nn.Module):
+    """A network with two inputs, of which a loss uses the output of one."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.one, self.two = body, nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, _ = self.body(self.one(x), self.two(x))
+        loss: torch.Tensor = first.square().mean()
+        return loss
+
+
+class Apart(nn.Module):
+    """Two heads, the second one of both inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x), self.last(x + y)
+
+
+def unused() -> tuple[list[str], float]:
+    """The parameters without a gradient behind a step under `fullgraph=True`; distances of the others."""
+    torch.manual_seed(2)
+    right = Unused(Apart())
+    mine: Any = copy.deepcopy(right)
+    mine.body = synth.parallelize(mine.body, (SHAPE, SHAPE), objective="words", outputs="whole")
+    torch._dynamo.reset()
+    torch.compile(mine, backend="aot_eager", fullgraph=True)(batch()).backward()
+    right(batch()).backward()
+    grads = {name: each.grad for name, each in right.named_parameters()}
+    pairs = [(name, each.grad, grads[name]) for name, each in mine.named_parameters()]
+    far = max(float((whole(a) - b).abs().max()) for _, a, b in pairs if a is not None and b is not None)
+    assert all((a is None) == (b is None) for _, a, b in pairs), [(n, a is None) for n, a, _ in pairs]
+    return [name for name, a, _ in pairs if a is None], far
+
+
 def whole_but(what: str) -> str:
     """What is said of what one operator cannot do; the network works afterwards."""
     net: Any = synth.parallelize(model(), SHAPE, objective="words", outputs="whole")

@@ -67,6 +67,12 @@ def test_networks_with_whole_outputs_are_operators_of_one_graph(kind: str, ranks
         assert max(found.values()) < 1e-5, found
 
 
+def test_what_a_loss_in_the_graph_does_not_reach(ranks: RankPool) -> None:
+    for names, far in ranks.call("unused"):
+        assert {name.partition(".")[0] for name in names} == {"two", "body"}
+        assert far < 1e-5
+
+
 @pytest.mark.slow
 def test_an_operator_in_a_graph_of_inductor(ranks: RankPool) -> None:
     for found in ranks.call("one_operator", "tuple", "inductor"):

@@ -76,7 +76,7 @@ def test_steps_by_inductor(name: str, ranks: RankPool) -> None:
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("dropout", "the network draws random numbers"),
+        ("drawn whole", "2 draws from torch's generator, whose order a compiler changes"),
         ("checkpoint", "the model has regions of torch.utils.checkpoint"),
         ("check_finite", "check_finite=True looks at words between steps"),
         ("no_sync", r"gradients are added up in no_sync\(\)"),
