@@ -108,34 +108,44 @@ class _Pairs:
         """Numbers that no rank's words exceed, there and back, by pair of options."""
         there = back = np.broadcast_to(self.scale.astype(np.int64), one.shape)
         for d in self.split:
-            width = len(self.target.low[d])
-            rows = self.source.row[d][one] * width + self.target.row[d][other]
-            different, of_pair = np.unique(rows, return_inverse=True)
-            least, least_back = self._least_common(d, *np.divmod(different, width))
+            row, row2, of_pair = self._pairs_of_rows(d, one, other)
+            least, least_back = self._least_common(d, row, row2)
             there, back = there * least[of_pair], back * least_back[of_pair]
         return self.most_wanted[other] - there, self.most_had[one] - back
 
-    def _least_common(self, d: int, one: Array, other: Array) -> tuple[Array, Array]:
+    def _pairs_of_rows(self, d: int, one: Array, other: Array) -> tuple[Array, Array, Array]:
+        """(Row of the source, row of the target, pair of options -> its pair of rows) along a dimension."""
+        width = len(self.target.low[d])
+        pairs = self.source.row[d][one] * width + self.target.row[d][other]
+        different, of_pair = np.unique(pairs, return_inverse=True)
+        return *np.divmod(different, width), of_pair
+
+    def _least_common(self, d: int, row: Array, row2: Array) -> tuple[Array, Array]:
         """The least rows in common of pairs of rows, by the ranks that want some, and that have some."""
-        there, back = np.empty((2, len(one)), np.int64)
-        for first in range(0, len(one), TOGETHER):
+        there, back = np.empty((2, len(row)), np.int64)
+        wants = self.target.low[d] < self.target.high[d]
+        has = self.source.low[d] < self.source.high[d]
+        for first in range(0, len(row), TOGETHER):
             at = slice(first, first + TOGETHER)
-            low, high = self.source.low[d][one[at]], self.source.high[d][one[at]]
-            low2, high2 = self.target.low[d][other[at]], self.target.high[d][other[at]]
-            rows = np.maximum(np.minimum(high, high2) - np.maximum(low, low2), 0)
-            most = rows.max(initial=0)
-            there[at] = np.where(high2 > low2, rows, most).min(axis=1)
-            back[at] = np.where(high > low, rows, most).min(axis=1)
+            common = self._common(d, row[at], row2[at])
+            most = common.max(initial=0)
+            there[at] = np.where(wants[row2[at]], common, most).min(axis=1)
+            back[at] = np.where(has[row[at]], common, most).min(axis=1)
         return there, back
+
+    def _common(self, d: int, row: Array, row2: Array) -> Array:
+        """Rows in common of some pairs of rows, by (pair, rank)."""
+        high = np.minimum(self.source.high[d][row], self.target.high[d][row2])
+        low = np.maximum(self.source.low[d][row], self.target.low[d][row2])
+        found: Array = np.maximum(high - low, 0)
+        return found
 
     def on_all_ranks(self, one: Array, other: Array) -> tuple[Array, Array]:
         """The words of pairs of options."""
         common = np.broadcast_to(self.scale, (len(one), self.ranks))
         for d in self.split:
-            row, row2 = self.source.row[d][one], self.target.row[d][other]
-            high = np.minimum(self.source.high[d][row], self.target.high[d][row2])
-            low = np.maximum(self.source.low[d][row], self.target.low[d][row2])
-            common = common * np.maximum(high - low, 0)
+            row, row2, of_pair = self._pairs_of_rows(d, one, other)
+            common = common * self._common(d, row, row2)[of_pair]
         there = (self.want[other] - common).max(axis=1)
         return there, (self.have[one] - common).max(axis=1) if self.back else np.zeros_like(there)
 

@@ -105,15 +105,10 @@ def _cut(nest: Nest, axis: Axis, parts: int) -> CutAxis:
 @lru_cache(maxsize=4096)
 def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...]) -> tuple[Array, ...]:
     """The coordinates of members of a group, one member of every kind; an array for every cut."""
-    kinds = [_places(*each) for each in cuts]
     if not shards:
-        grid = np.meshgrid(*(places for places, _ in kinds), indexing="ij")
+        grid = np.meshgrid(*(_places(*each)[0] for each in cuts), indexing="ij")
         return tuple(each.reshape(-1) for each in grid)
-    code: Array = np.zeros(1, np.int64)
-    codes = 1
-    for places, kind in kinds:
-        code = (code[:, None] * len(places) + kind).reshape(-1)
-        codes *= len(places)
+    code, codes = _kinds_of_members(cuts)
     for each in shards:
         part = np.arange(each.parts)
         shape = (part < each.short) * 2 + (part < each.shorter) if each.alike else part
@@ -122,6 +117,17 @@ def _places_of_members(cuts: tuple[CutAxis, ...], shards: tuple[ShardShapes, ...
         codes *= shapes
     members = np.unravel_index(_first_of_each(code, codes), [each.parts for each in cuts])
     return tuple(each.astype(np.int32) for each in members)
+
+
+@lru_cache(maxsize=256)
+def _kinds_of_members(cuts: tuple[CutAxis, ...]) -> tuple[Array, int]:
+    """(The kind of every member of a group by its coordinates alone, the number of kinds)."""
+    code: Array = np.zeros(1, np.int64)
+    codes = 1
+    for places, kind in (_places(*each) for each in cuts):
+        code = (code[:, None] * len(places) + kind).reshape(-1)
+        codes *= len(places)
+    return code, codes
 
 
 def _first_of_each(code: Array, codes: int) -> Array:

@@ -66,9 +66,10 @@ class RowBank:
         if new:
             lows, highs = _bounds(new, self.ranks)
             for key, low, high in zip(new, lows, highs, strict=True):
-                number[key] = by_bounds.setdefault(_digest(low, high), len(rows))
+                kept = _kept(low, high)
+                number[key] = by_bounds.setdefault(_digest(*kept), len(rows))
                 if number[key] == len(rows):
-                    rows.append(_kept(low, high))
+                    rows.append(kept)
         return np.array([number[key] for key in keys], np.intp)
 
     def boxes(self, numbers: Array) -> BoxRows:

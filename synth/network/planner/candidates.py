@@ -36,7 +36,8 @@ CLASSES = 64  # classes that are searched side by side
 Selection = tuple[int, str, bool]  # see `GridCandidates.best`
 InOrder = tuple[list[float], list[int], float]  # see `GridCandidates._in_order`
 Best = list[tuple[float, PlacedGrid]]
-Wanted = tuple[list[int], bool]  # places of grids; whether their exact words are needed, or bounds
+BOUNDS, LOOK, WORDS = range(3)  # of grids: lower bounds; words of a few ranks; exact words
+Wanted = tuple[Sequence[int] | Array, int]  # places of grids, and what of them is needed
 Search = Generator[Wanted, dict[PerAxis, int] | None, Best]
 
 
@@ -148,11 +149,12 @@ class GridCandidates:
         return self.found[key]
 
     def search(self, most: int, axes: str, full: bool) -> Search:
-        """The search of `best`: gives the places of the grids whose words, or least words, it needs next."""
+        """The search of `best`: gives the places of grids, and what of them it needs next."""
         if self.timed is not None:  # the bounds are exact
             grids = self.grids.grids(self._selected(axes, full)[:most]) or self._least_work_grids(axes)[:most]
             return [(self.grids.bound(grid), self.placements(grid)[0]) for grid in grids]
         shown = SHOWN
+        yield self._selected(axes, full)[:shown], BOUNDS
         bounds, places, beyond = self._in_order(axes, full, shown)
         found: list[tuple[int, int]] = []  # words and place
         start, loose = 0, False  # whether words were far above bounds, so that a look at a few ranks helps
@@ -163,6 +165,7 @@ class GridCandidates:
                 if beyond == math.inf:
                     break
                 shown *= 2
+                yield self._selected(axes, full)[:shown], BOUNDS
                 bounds, places, beyond = self._in_order(axes, full, shown)
                 continue
             if len(found) >= most and (bounds[start], places[start]) > found[-1]:
@@ -174,12 +177,12 @@ class GridCandidates:
                 stop = min(start + BY_KINDS, bisect_right(bounds, found[most - 1][0]))
             some = places[start:stop]
             if len(found) >= most and loose:
-                seen = yield some, False
+                seen = yield some, LOOK
                 assert seen is not None
                 grids = self.grids.grids(some)
                 pairs = zip(some, grids, strict=True)
                 some = [at for at, grid in pairs if (self._least_of(grid, seen), at) <= found[most - 1]]
-            yield some, True
+            yield some, WORDS
             words = [self.counted.words[grid] for grid in self.grids.grids(some)]
             least = self.counted.least.at(some)
             loose = loose or bool((np.array(words) > LOOSE * least).any())
@@ -209,11 +212,6 @@ class GridCandidates:
     def _selected(self, axes: str, full: bool) -> Array:
         """The places of the grids that split no other axes, or of those that are full."""
         return self._full_places if full else self.grids.within(axes or "".join(AXES))
-
-    def first_places(self, selections: Iterable[Selection]) -> Array:
-        """The places of the grids with which the searches of some selections begin."""
-        some = [self._selected(axes, full)[:SHOWN] for _, axes, full in selections]
-        return distinct(np.concatenate(some))
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""
@@ -255,20 +253,20 @@ class GridCandidates:
 
 
 class _Running:
-    """A search of one class under way: the grids that it needs next, and whether their exact words."""
+    """A search of one class under way: the grids that it needs next, and what of them."""
 
     def __init__(self, candidates: GridCandidates, selection: Selection) -> None:
         self.candidates, self.selection = candidates, selection
         self.steps = candidates.search(*selection)
-        self.grids: list[PerAxis] = []
-        self.exact = self.ended = False
+        self.places: Array = np.zeros(0, np.intp)
+        self.needs, self.ended = BOUNDS, False
         self.go_on(None)
 
     def go_on(self, seen: dict[PerAxis, int] | None) -> None:
         """The next step, with the least words of the grids that the last one has asked for."""
         try:
-            places, self.exact = self.steps.send(seen)
-            self.grids = self.candidates.grids.grids(places)
+            places, self.needs = self.steps.send(seen)
+            self.places = np.asarray(places, np.intp)
         except StopIteration as end:
             self.candidates.found[self.selection] = end.value
             self.ended = True
@@ -281,7 +279,6 @@ def search_together(candidates: Sequence[GridCandidates], selections: Sequence[S
     """
     for first in range(0, len(candidates), CLASSES):
         some = candidates[first : first + CLASSES]
-        know_words({each.counted: each.first_places(selections) for each in some if each.timed is None})
         running = [
             _Running(each, selection)
             for each in some
@@ -289,17 +286,24 @@ def search_together(candidates: Sequence[GridCandidates], selections: Sequence[S
             if selection not in each.found
         ]
         while running := [search for search in running if not search.ended]:
-            count_words(_by_class(search for search in running if search.exact))
-            seen = see_words(_by_class(search for search in running if not search.exact))
+            know_words(_places_of(running, BOUNDS))
+            count_words(_grids_of(running, WORDS))
+            seen = see_words(_grids_of(running, LOOK))
             for search in running:
                 search.go_on(seen.get(search.candidates.counted))
 
 
-def _by_class(running: Iterable[_Running]) -> dict[CountedGrids, list[PerAxis]]:
-    found: dict[CountedGrids, list[PerAxis]] = {}
+def _places_of(running: Iterable[_Running], needs: int) -> dict[CountedGrids, Array]:
+    """Class -> the places of grids of which its searches need something."""
+    found: dict[CountedGrids, list[Array]] = {}
     for each in running:
-        found.setdefault(each.candidates.counted, []).extend(each.grids)
-    return found
+        if each.needs == needs:
+            found.setdefault(each.candidates.counted, []).append(each.places)
+    return {counted: distinct(np.concatenate(some)) for counted, some in found.items()}
+
+
+def _grids_of(running: Iterable[_Running], needs: int) -> dict[CountedGrids, list[PerAxis]]:
+    return {each: each.grids.grids(places) for each, places in _places_of(running, needs).items()}
 
 
 def x_grid(grid: PerAxis) -> PerAxis:

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from synth.base.collector import without_collector
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
 from synth.layer.axes import PerAxis
@@ -48,6 +49,7 @@ WIDEST_WITHIN = CHOICES[-1], 16, 8, 6, 4, 3, 2, 1  # rows of margins, as wide as
 OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
 
 
+@without_collector()
 def plan_network(
     network: Network, request: NetworkRequest, method: str = "auto", progress: Progress | None = None
 ) -> NetworkPlan:
