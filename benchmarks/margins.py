@@ -1,8 +1,8 @@
 """Words and rounds with margins: `python -m benchmarks.margins [--recompute 0.1] [NAME ...]` (some minutes).
 
 For each network and number of processes, in inference, or with --training in a training step: words received
-per process, and the longest chain of exchanges of rows, without margins and with them, and the processor time
-of both plans. The rows are those of docs/margins.md.
+per process, the bound of layers that may compute words again, and the longest chain of exchanges of rows, without
+margins and with them, and the processor time of both plans. The rows are those of docs/margins.md.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from synth.base.units import show_words
 from synth.network.file import load_network
 from synth.network.graph import Network
 from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.recomputation import recomputing_words
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import trace_model
@@ -122,7 +123,8 @@ def row(name: str, network: Network, procs: int, recompute: float, training: boo
     if margins is not None:
         rounds = [str(margins.rounds_before), str(margins.rounds), f"{margins.extra_work:.1%}"]
     words = [show_words(each.cost) for each in (without, plan)]
-    return [name, str(procs), *words, *rounds, f"{alone:.1f} s", f"{taken:.1f} s"]
+    bound = "-" if training else show_words(recomputing_words(plan))
+    return [name, str(procs), *words, bound, *rounds, f"{alone:.1f} s", f"{taken:.1f} s"]
 
 
 def main() -> None:
@@ -132,14 +134,14 @@ def main() -> None:
     parser.add_argument("--recompute", type=float, default=0.1)
     parser.add_argument("--training", action="store_true")
     args = parser.parse_args()
-    rows = [["network", "P", "without", "with", "rounds", "with", "more work", "planned in", "with"]]
+    rows = [["network", "P", "without", "with", "bound", "rounds", "with", "more work", "planned in", "with"]]
     for name in args.names or NETWORKS:
         make, counts = NETWORKS[name]
         network = make()
         for procs in counts:
             rows.append(row(name, network, procs, args.recompute, args.training))
             print(*rows[-1], sep=" | ", flush=True)
-    print("\n".join(table(rows, right=range(1, 9))))
+    print("\n".join(table(rows, right=range(1, 10))))
 
 
 if __name__ == "__main__":

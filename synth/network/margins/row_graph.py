@@ -106,7 +106,7 @@ def _tensor(
         windows = _windows(node) if rows else None
         if windows is None and (not node.weighted or node.layer.groups > 1):
             return None  # whose ranks may lay its channels, or rows that nobody reads, elsewhere
-        own = _owned(node, placed, procs)
+        own = owned(node, placed, procs)
         if windows is None:
             return RowTensor(node.name, flat(node.shape), own, placed)
         copies = node.kind == "upsample"
@@ -183,7 +183,7 @@ def _work(node: Node) -> float:
     return node.layer.nest.work / positions
 
 
-def _owned(node: Node, placed: PlacedGrid, procs: int) -> Array:
+def owned(node: Node, placed: PlacedGrid, procs: int) -> Array:
     """What each rank owns of a layer's result, in the rows of the user's tensor."""
     assert node.layer is not None
     kind = LayerClass.of(node)

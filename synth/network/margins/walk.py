@@ -65,7 +65,7 @@ class Walked:
 
     def own_work(self) -> Array:
         """Multiply-adds of each rank on the rows of covered tensors that it owns."""
-        each = (tensor.work * _positions(tensor.own) for tensor in self.graph.values() if tensor.covered)
+        each = (tensor.work * positions(tensor.own) for tensor in self.graph.values() if tensor.covered)
         total: Array = np.sum(list(each), axis=0)
         return total
 
@@ -123,11 +123,12 @@ def extra_work(tensor: RowTensor, computed: Array) -> Array:
     """Multiply-adds of each rank on rows of a tensor that it does not own."""
     if not tensor.work:
         return np.zeros(computed.shape[2])
-    own = np.tile(_positions(tensor.own), computed.shape[2] // tensor.own.shape[2])
-    more: Array = tensor.work * (_positions(computed) - own)
+    own = np.tile(positions(tensor.own), computed.shape[2] // tensor.own.shape[2])
+    more: Array = tensor.work * (positions(computed) - own)
     return more
 
 
-def _positions(boxes: Array) -> Array:
+def positions(boxes: Array) -> Array:
+    """Positions of each rank's box, over all samples."""
     lengths: Array = (boxes[[0, 2, 3, 4], 1] - boxes[[0, 2, 3, 4], 0]).prod(axis=0)
     return lengths

@@ -6,6 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan, incoming
+from synth.network.plan.recomputation import ASSUMPTIONS, recomputing_words
 from synth.network.plan.universal import assumptions, universal_words
 from synth.network.request import NetworkRequest
 from synth.network.step_time.calls import call_lines
@@ -126,7 +127,7 @@ def totals(plan: NetworkPlan) -> list[str]:
         *step_of_model(plan),
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
         *family(plan),
-        *([] if plan.margins else universal(plan)),
+        *(recomputing(plan) if plan.margins else universal(plan)),
     ]
 
 
@@ -148,6 +149,21 @@ def universal(plan: NetworkPlan) -> list[str]:
     return [
         f"any schedule of these layers receives at least {show_words(int(words))} words on average; {ratio}",
         f"  given: {'; '.join(assumptions(plan))}",
+    ]
+
+
+def recomputing(plan: NetworkPlan) -> list[str]:
+    """What any schedule receives that may compute words again; in inference, and where it is something."""
+    if plan.request.objective != "words" or plan.request.training:
+        return []
+    words = recomputing_words(plan)
+    if not words:
+        return []
+    ratio = f"the plan receives {plan.cost / words:.2f} times as many"
+    return [
+        "any schedule of these layers, even one that computes words again, receives at least "
+        f"{show_words(words)} words on average; {ratio}",
+        f"  given: {'; '.join(ASSUMPTIONS)}",
     ]
 
 
