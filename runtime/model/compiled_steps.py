@@ -23,7 +23,7 @@ from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region
-from synth.runtime.model.reached import Reached
+from synth.runtime.model.reached import connected
 from synth.runtime.model.step_graph import StepGraph
 
 MOST = 32  # compiled passes that are kept
@@ -116,7 +116,7 @@ class CompiledPass:
     the seed of the pass, if it draws random numbers.
     names: of the exchanges, as the first trace has them. reach: place of an output ->
     the places of what the pass is given that its gradient reaches; empty if each
-    reaches the same.
+    reaches all.
     """
 
     def __init__(
@@ -237,8 +237,7 @@ class CompiledPass:
         exchanges, names = [*trace.exchanges], [*trace.names]
         trained = [place for place, each in enumerate(given) if _trained(each)]
         asked = [given[place] for place in trained]
-        outs = {place: each for place, each in self.ends.items() if each.requires_grad}
-        for place, each in outs.items() if asked and len(outs) > 1 else ():
+        for place, each in self.ends.items() if asked else ():
             self.enter(trace)
             like = torch.ones_like(each)
             found = torch.autograd.grad(each, asked, like, True, allow_unused=True)
@@ -246,7 +245,8 @@ class CompiledPass:
             pairs = zip(trained, found, strict=True)
             reach[place] = frozenset(at for at, grad in pairs if grad is not None)
         trace.exchanges, trace.names = exchanges, names
-        self.reach = reach if len(set(reach.values())) > 1 else {}
+        every = {frozenset(trained)}
+        self.reach = {} if every == {*reach.values()} else reach
 
     def _start(self, given: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the first exchange takes. It has a gradient where the pass has some."""
@@ -256,14 +256,20 @@ class CompiledPass:
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The own parts of the outputs."""
         after, before = self._start(given), self.trace
-        if after.requires_grad:
-            hook: Any = after.register_hook
-            hook(lambda _: _count(self.backward_words))
-        reached = Reached(self.reach)
-        given = reached.given(given)
-        with traceable():
-            _, *made = self._call(after, *given)
-        made = reached.made(made)
+
+        def back(gradient: torch.Tensor | None = None) -> None:
+            _count(self.backward_words)
+
+        def call(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            with traceable():
+                return self._call(after, *tensors)[1:]
+
+        if self.reach:
+            made = connected(self.reach, given, call, back)
+        else:
+            if after.requires_grad:
+                after.register_hook(back)  # type: ignore[no-untyped-call]
+            made = [*call(given)]
         self.ends = {}
         if self.trace is not before:
             trace, self.trace = self.trace, before

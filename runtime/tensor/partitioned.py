@@ -333,7 +333,6 @@ class FromLocal(torch.autograd.Function):
         before: what the ranks first do in the backward pass; None for nothing.
         """
         ctx.partition, ctx.before = partition, before
-        ctx.set_materialize_grads(False)
         if before is not None:
             save_last(ctx, local)
         made = PartitionedTensor(local, partition)
@@ -341,17 +340,12 @@ class FromLocal(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, None, None]:
-        """The own part of the gradient; None for none."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The own part of the gradient."""
         _ = ctx.saved_tensors
-        if gradient is not None:
-            compared(gradient, ctx.partition)
+        compared(gradient, ctx.partition)
         if ctx.before is not None:
             ctx.before()
-        if gradient is None:
-            return None, None, None
         made = ctx.made()
         if made is not None and made._version:
             # what has saved the part, as an activation does, then sees the change
@@ -365,17 +359,14 @@ class FromWhole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, partition: Partition) -> torch.Tensor:
         """A copy of the own box of it."""
-        ctx.set_materialize_grads(False)
         partition.ranks.note(f"whole of {tuple(whole.shape)}", whole)
         own = partition.cut(whole).clone(memory_format=torch.contiguous_format)
         return PartitionedTensor(own, partition)
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, gradient: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, None]:
-        """The whole gradient, on all ranks; None for none."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The whole gradient, on all ranks."""
         if isinstance(gradient, PartitionedTensor):
             gradient = gradient._partition.gather(gradient._local)
         return gradient, None
@@ -405,18 +396,13 @@ class Move(torch.autograd.Function):
     def forward(ctx: Any, given: PartitionedTensor, target: Partition) -> torch.Tensor:
         """The own box of the target."""
         ctx.source = given._partition
-        ctx.set_materialize_grads(False)
         moved = given._partition.move(given._local, target)
         return PartitionedTensor(moved, target)
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, gradient: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, None]:
-        """The gradient with the partition of the source; None for none."""
-        if gradient is None:
-            return None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The gradient with the partition of the source."""
         part = local_of(compared(gradient, ctx.source), ctx.source)
         return PartitionedTensor(part, ctx.source), None
 

@@ -223,7 +223,7 @@ class Unused(nn.Module):
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        self.body, self.one, self.two = body, nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.body, self.one, self.two = body, nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, _ = self.body(self.one(x), self.two(x))
@@ -242,12 +242,17 @@ class Apart(nn.Module):
         return self.first(x), self.last(x + y)
 
 
-def unused() -> tuple[list[str], float]:
-    """The parameters without a gradient behind a step under `fullgraph=True`; distances of the others."""
+def unused(several: bool) -> tuple[list[str], float]:
+    """The parameters without a gradient behind a step under `fullgraph=True`; distances of the others.
+
+    several: whether another network gives the input.
+    """
     torch.manual_seed(2)
     right = Unused(Apart())
     mine: Any = copy.deepcopy(right)
     mine.body = synth.parallelize(mine.body, (SHAPE, SHAPE), objective="words", outputs="whole")
+    if several:
+        mine.two = synth.parallelize(mine.two, SHAPE, objective="words", outputs="whole")
     torch._dynamo.reset()
     torch.compile(mine, backend="aot_eager", fullgraph=True)(batch()).backward()
     right(batch()).backward()

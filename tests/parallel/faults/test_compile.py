@@ -67,8 +67,10 @@ def test_networks_with_whole_outputs_are_operators_of_one_graph(kind: str, ranks
         assert max(found.values()) < 1e-5, found
 
 
-def test_what_a_loss_in_the_graph_does_not_reach(ranks: RankPool) -> None:
-    for names, far in ranks.call("unused"):
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.one_in(2)
+def test_what_a_loss_in_the_graph_does_not_reach(several: bool, ranks: RankPool) -> None:
+    for names, far in ranks.call("unused", several):
         assert {name.partition(".")[0] for name in names} == {"two", "body"}
         assert far < 1e-5
 

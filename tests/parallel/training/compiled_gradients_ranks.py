@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from compiled_steps_ranks import far, some_empty, whole
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.parallel.front_end.trace_model import trace_model
@@ -51,8 +53,9 @@ def networks(empty: bool, dtype: torch.dtype = torch.float64, outputs: str = "pa
     options: dict[str, Any] = {"objective": "words"}
     if empty:
         options = {"plan": some_empty(trace_model(model, shapes).network, True)}
-    mine: Any = synth.parallelize(copy.deepcopy(model), shapes, check=False, outputs=outputs, **options)
-    eager = copy.deepcopy(mine)
+    options.update(check=False, outputs=outputs)
+    mine: Any
+    mine, eager = (synth.parallelize(copy.deepcopy(model), shapes, **options) for _ in range(2))
     mine.compile(backend="aot_eager")
     return [mine, eager, model]
 
@@ -118,15 +121,64 @@ class Compared:
         states = [each.full_state_dict() for each in self.nets[:2]] + [self.nets[2].state_dict()]
         for other in states[1:]:
             self.far = max(self.far, *(far(states[0][key], values) for key, values in other.items()))
-        return {"wrong": self.wrong, "far": self.far, "words": [each.received() for each in self.nets[:2]]}
+        return {"wrong": self.wrong, "far": self.far}
 
 
 def reached(empty: bool, loss: str) -> dict[str, Any]:
-    """One loss: two steps, with gradients of inputs in the second one."""
+    """One loss: two steps, with gradients of inputs in the second one; words of a step that uses all."""
     seen = Compared(networks(empty))
     seen.step("a step", loss)
+    words = [each.received() for each in seen.nets[:2]]
+    seen.require(f"words: {words}", words[0] == words[1] or (words[0] > words[1] and loss != "all"))
     seen.step("gradients of inputs", loss, asked=True)
     return seen.found()
+
+
+def upstream(inside: bool) -> dict[str, Any]:
+    """A network that gives another one its second input, behind a layer of the user's; hooks that are called.
+
+    inside: whether the second network is called in a checkpoint.
+    """
+    seen = Compared(networks(False))
+    before, called, grads = nn.Conv2d(3, 3, 3, padding=1).double(), [list[str](), list[str]()], list[Any]()
+    options = {"objective": "words", "check": False}
+    for which, net in enumerate((seen.nets[0], seen.nets[2])):
+        own: Any = copy.deepcopy(before) if which else synth.parallelize(before, SHAPE, **options)
+        named = {f"before.{name}": each for name, each in own.named_parameters()}
+        named.update(net.named_parameters())
+        for name, each in named.items():
+            note = partial(_note, called[which], name)
+            each.register_hook(note), each.register_post_accumulate_grad_hook(note)
+        for loss in ("first", "seen", "one after another", "second"):
+            x, y = batches(1)
+            given = x, torch.tanh(own(y))
+            outs = checkpoint(net, *given, use_reentrant=False) if inside else net(*given)
+            losses = LOSSES[loss](outs)
+            for each in losses:
+                each.backward(retain_graph=each is not losses[-1])
+            called[which].append(f"behind {loss}")
+            grads.append(
+                {name: None if e.grad is None else whole(e.grad).clone() for name, e in named.items()}
+            )
+    for place in range(4):
+        seen.compare(f"loss {place}", grads[place], grads[4 + place])
+    for part in zip(*map(_parts, called), strict=True):
+        seen.require(f"hooks: {part}", sorted(part[0]) == sorted(part[1]))
+    return {"wrong": seen.wrong, "far": seen.far}
+
+
+def _note(called: list[str], name: str, values: torch.Tensor) -> None:
+    called.append(f"{name}: {values is None}")
+
+
+def _parts(called: list[str]) -> list[list[str]]:
+    """The hooks behind each loss."""
+    found = [list[str]()]
+    for name in called:
+        found[-1].append(name)
+        if name.startswith("behind"):
+            found.append([])
+    return found
 
 
 def in_turn(outputs: str) -> dict[str, Any]:

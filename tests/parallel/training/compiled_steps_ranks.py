@@ -72,8 +72,9 @@ def networks(name: str, empty: bool) -> tuple[Any, Any, nn.Module]:
     if empty:
         options = {"plan": some_empty(trace_model(model, case.shape).network, not case.inference)}
     mode = "inference" if case.inference else "training"
-    mine: Any = synth.parallelize(copy.deepcopy(model), case.shape, mode=mode, check=False, **options)
-    return mine, copy.deepcopy(mine), model
+    options.update(mode=mode, check=False)  # copies of one network would share its counters
+    mine, eager = (synth.parallelize(copy.deepcopy(model), case.shape, **options) for _ in range(2))
+    return mine, eager, model
 
 
 def steps(name: str, backend: str, empty: bool = False) -> dict[str, Any]:

@@ -34,6 +34,11 @@ def test_what_losses_reach(empty: bool, loss: str, ranks: RankPool) -> None:
     require_equal(ranks.call("reached", empty, loss))
 
 
+@pytest.mark.parametrize("inside", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_hooks_and_networks_before_others(inside: bool, ranks: RankPool) -> None:
+    require_equal(ranks.call("upstream", inside))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["partitioned", "whole"])
 def test_losses_in_turn(outputs: str, ranks: RankPool) -> None:
