@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from synth.runtime.comm.redistribute import sum_gradient
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.held import local_part
+from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor import dtensor
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import FromLocal, PartitionedTensor, save_last
@@ -107,17 +109,20 @@ def _summed(own: torch.Tensor, place: Partition) -> torch.Tensor:
 
 
 def left(
-    made: torch.Tensor, place: Partition, before: Callable[[], None]
-) -> torch.Tensor:
-    """An output of the network from this rank's part.
+    made: Iterable[torch.Tensor], places: Iterable[Partition], before: Before
+) -> list[torch.Tensor]:
+    """The outputs of the network from this rank's parts.
 
     before: what the ranks first do in the backward pass. A single number is a plain
     tensor, the same on all ranks.
     """
-    kind: Any = FromLocal if place.shape else Number
-    words = made.resolve_conj().resolve_neg()  # not a view that says so by a flag
-    out: torch.Tensor = kind.apply(words, place, before)
-    return out
+    outs = []
+    for number, (part, place) in enumerate(zip(made, places, strict=True)):
+        kind: Any = FromLocal if place.shape else Number
+        words = part.resolve_conj().resolve_neg()  # not a view that says so by a flag
+        outs.append(kind.apply(words, place, partial(before, number)))
+    before.begins_at(outs)
+    return outs
 
 
 def side_of(

@@ -149,11 +149,7 @@ def _checkpointed(
         with _seeded(seeds if replay else {}):
             execute(region.parts, values, run, steps, again)
         made = {each: values.pop(each) for each in region.outputs}
-        trained = [each for each, value in made.items() if value.requires_grad]
-        if trained:
-            ended = RegionEnd.apply(*(made[each] for each in trained))  # type: ignore[no-untyped-call]
-            made.update(zip(trained, ended, strict=True))
-        return tuple(made.values())
+        return tuple(map(_ended, made.values()))
 
     if not torch.is_grad_enabled():
         return body(*given)
@@ -183,23 +179,30 @@ def _seeded(seeds: Mapping[Drawing, int]) -> Iterator[None]:
             each.seed = seed
 
 
-class RegionEnd(torch.autograd.Function):
-    """The outputs of a region. Its backward pass lets the region be computed again.
+def _ended(made: torch.Tensor) -> torch.Tensor:
+    """An output of a region. What only others use gets no gradient through this one."""
+    if not made.requires_grad:
+        return made
+    ended: torch.Tensor = RegionEnd.apply(made)  # type: ignore[no-untyped-call]
+    return ended
 
-    It is the first of the region to run backward. It saves a tensor on every rank, also
-    where the region's layers save nothing because the rank owns no words there.
+
+class RegionEnd(torch.autograd.Function):
+    """An output of a region. Its backward pass lets the region be computed again.
+
+    Those of a region are the first of it to run backward. Each saves a tensor on every
+    rank, also where layers save nothing because the rank owns no words there.
     """
 
     @staticmethod
-    def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, made: torch.Tensor) -> torch.Tensor:
         """The same values."""
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(values[0].new_empty(0))
-        return tuple(each.view_as(each) for each in values)
+        ctx.save_for_backward(made.new_empty(0))
+        return made.view_as(made)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        """The same gradients."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """The same gradient."""
         _ = ctx.saved_tensors  # computes the region again
-        return gradients
+        return gradient

@@ -231,8 +231,7 @@ class Network(Shown):
         kept = {place: name for name, place in states.given(program.structure).items()}
         number, own = next(self._sessions), self._sessions
         made = [alone(w) if place in kept else w for place, w in enumerate(made)]
-        pairs = zip(made, program.output_partitions.values(), strict=True)
-        outs = [left(part, place, before) for part, place in pairs]
+        outs = left(made, program.output_partitions.values(), before)
         outs = [
             stamped(each, own, number, kept[place])
             if place in kept

@@ -9,6 +9,7 @@ inputs, parameters and buffers themselves. They are compared before a word moves
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import nn
 
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tensor.partitioned import PartitionedTensor
+
+MOST = 24  # letters for the outputs that a loss reaches
 
 
 class Versions:
@@ -52,9 +55,10 @@ class Versions:
 class Before:
     """What the ranks do before the backward pass of a forward pass.
 
-    text: what it is called in messages. versions: of what it reads. latest: the last
-    backward pass of any network, as autograd numbers them, and the id of its ranks,
-    which are not kept alive.
+    text: what it is called in messages. versions: of what it reads. outputs: for each,
+    the node of autograd at which its gradient comes, which is not kept alive. latest:
+    the last backward pass of any network, as autograd numbers them, and the id of its
+    ranks, which are not kept alive.
     """
 
     latest: tuple[int, int] = -1, 0
@@ -63,15 +67,39 @@ class Before:
         self, ranks: Ranks, text: Callable[[], str], versions: Versions
     ) -> None:
         self.ranks, self.text, self.versions = ranks, text, versions
+        self.outputs: list[weakref.ref[Any] | None] = []
 
-    def __call__(self) -> None:
+    def begins_at(self, outputs: Iterable[torch.Tensor]) -> None:
+        """Note what the forward pass gives."""
+        nodes = [each.grad_fn for each in outputs]
+        self.outputs = [node and weakref.ref(node) for node in nodes]
+
+    def _reached(self, output: int) -> str:
+        """The outputs that the loss reaches, for messages; "" for all.
+
+        output: one of them. torch tells nothing of a node at which all begins.
+        """
+        runs: Any = torch._C._will_engine_execute_node
+        nodes = [found and found() for found in self.outputs]
+        pairs = enumerate(nodes)
+        reached = [n for n, node in pairs if n == output or (node and runs(node))]
+        if len(reached) == len(nodes):
+            return ""
+        said = ", ".join(map(str, reached))
+        if len(said) > MOST:
+            said = f"{len(reached)}, digest {zlib.crc32(said.encode()):x}"
+        return f" from outputs {said} of {len(nodes)}"
+
+    def __call__(self, output: int) -> None:
         """Agree with the ranks of all replicas, then refuse what was changed.
+
+        output: the place of that to which a gradient has come.
 
         Raises `RuntimeError` on all ranks for a changed tensor, `NotImplementedError`
         if gradients of a network are to have gradients.
         """
         Before.latest = torch._C._current_graph_task_id(), id(self.ranks)
-        what, changed = self.text(), self.versions.changed()
+        what, changed = self.text() + self._reached(output), self.versions.changed()
         if torch.is_grad_enabled():
             raise NotImplementedError(
                 f"create_graph=True in the {what}: layers on several ranks have no"

@@ -1,0 +1,113 @@
+"""Losses that reach some outputs of a network alone, on real ranks, beside one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import synth
+
+SHAPE = (4, 3, 6, 8)
+REACHED = [(0,), (1,), (2,), (0, 2), (0, 1, 2)]  # outputs, by step
+
+
+class Ends(nn.Module):
+    """Three outputs, each by layers of its own, from one or two inputs. region: computed again."""
+
+    def __init__(self, region: bool) -> None:
+        super().__init__()
+        self.region, self.stem = region, nn.Conv2d(3, 4, 3, padding=1)
+        self.first, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4)
+        self.second, self.batch = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.third, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def ends(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        third = self.third(x.mean((2, 3))) * self.scale
+        return self.norm(self.first(x)), self.batch(self.second(self.stem(y))), third
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = functional.relu(self.stem(x))
+        if self.region:
+            made: tuple[torch.Tensor, ...] = checkpoint(self.ends, x, y, use_reentrant=False)
+            return made
+        return self.ends(x, y)
+
+
+def model(region: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return Ends(region).double()
+
+
+def steps(plan: Any, region: bool) -> dict[str, float]:
+    """Distances of gradients and weights from one process by step; infinite where one alone is None."""
+    whole = model(region)
+    net: Any = synth.parallelize(copy.deepcopy(whole), (SHAPE, SHAPE), plan=plan, check=False)
+    nets, found = (net, whole), dict[str, float]()
+    optimizers = [torch.optim.SGD(e.parameters(), 0.05, momentum=0.9, weight_decay=0.1) for e in nets]
+    generator = torch.Generator().manual_seed(1)
+    for reached in REACHED:
+        batch = torch.randn(2, *SHAPE, generator=generator, dtype=torch.float64)
+        grads = []
+        for each, optimizer in zip(nets, optimizers, strict=True):
+            optimizer.zero_grad()
+            inputs = [part.clone().requires_grad_() for part in batch]
+            outs = each(*inputs)
+            torch.stack([outs[place].square().mean() for place in reached]).sum().backward()
+            grads.append([values.grad for values in (*each.parameters(), *inputs)])
+            optimizer.step()
+        found[f"{reached}"] = max(map(far, *grads))
+    state = net.full_state_dict()
+    found["state"] = max(far(state[key], values) for key, values in whole.state_dict().items())
+    return found
+
+
+def far(one: Any, other: Any) -> float:
+    if one is None or other is None:
+        return 0.0 if one is other else float("inf")
+    one = one.full_tensor() if hasattr(one, "full_tensor") else one
+    return float((one - other).abs().max())
+
+
+def apart(replicas: int) -> str:
+    """What is said where rank 1, or replica 1, reaches another output, or one more."""
+    mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("a", "b"))
+    net: Any = synth.parallelize(
+        Both(), SHAPE, mesh if replicas > 1 else None, objective="words", check=False
+    )
+    outs, first = net(torch.ones(SHAPE)), int(dist.get_rank() == 1 and replicas > 1)
+    reached = [outs[first], *outs[1 : dist.get_rank() + 1]]
+    return refusal(lambda: torch.autograd.backward(reached, [torch.ones(SHAPE)] * len(reached)))
+
+
+def chosen_by_rank() -> str:
+    """What is said of ranks that compute the same from different outputs."""
+    net: Any = synth.parallelize(Both(), SHAPE, objective="words", check=False)
+    loss = net(torch.ones(SHAPE))[dist.get_rank() % 2].square().mean()
+    return refusal(loss.backward)
+
+
+def refusal(run: Callable[[], Any]) -> str:
+    try:
+        run()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+class Both(nn.Module):
+    """Two outputs of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.one(x), self.two(x)

@@ -1,0 +1,42 @@
+"""Which outputs a loss reaches: other parameters have no gradient, and ranks must reach the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("pair")
+    with RankPool(Path(__file__).with_name("reached_ranks.py"), 2, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("plan", ["data", pytest.param({"h": 2}, marks=pytest.mark.slow), "filter"], ids=str)
+@pytest.mark.parametrize("region", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.one_in(2)
+def test_what_a_loss_does_not_reach_has_no_gradient(plan: Any, region: bool, pair: RankPool) -> None:
+    """Zeros would let weight decay and momentum change a parameter that stays in one process."""
+    for found in pair.call("steps", plan, region):
+        assert max(found.values()) < 1e-9, found
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_losses_that_reach_other_outputs_are_refused(replicas: int, pair: RankPool) -> None:
+    for said in pair.call("apart", replicas):
+        assert "rank 0 is at backward pass of forward pass 1 from outputs 0 of 2" in said
+        assert "but rank 1 at backward pass of forward pass 1" in said
+        assert ("from outputs 1 of 2" in said) == (replicas == 2)
+
+
+def test_ranks_that_choose_other_outputs_are_refused(pair: RankPool) -> None:
+    for said in pair.call("chosen_by_rank"):
+        assert "from outputs 0 of 2" in said
+        assert "from outputs 1 of 2" in said
