@@ -202,7 +202,7 @@ class PartitionedTensor(torch.Tensor):
             if flag in self.__dict__:
                 setattr(made, flag, self.__dict__[flag])
         memo[id(self)] = made
-        if self.grad is not None:
+        if self.grad is not None and "_is_param" not in self.__dict__:  # as in torch
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 

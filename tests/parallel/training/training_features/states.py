@@ -30,6 +30,18 @@ def average(run: Run) -> None:
     run.note(copied.eval()(run.batch()))
 
 
+@correct("a copy by deepcopy without gradients")
+def copy_without_gradients(run: Run) -> None:
+    """It goes on alone, and adds nothing to gradients of the first."""
+    run.loss().backward()
+    run.model = copy.deepcopy(run.model)
+    run.note(sum(each.grad is not None for each in run.model.parameters()))
+    run.loss().backward()
+    run.grads()
+    sgd(run.model.parameters()).step()
+    run.noted_models[:] = [run.model]
+
+
 @correct("AveragedModel")
 def averaged_model(run: Run) -> None:
     """Equal weights of all steps."""
