@@ -25,6 +25,7 @@ from synth.runtime.model.as_traced import held_value, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, side_of, whole_of
 from synth.runtime.model.call_graphs import CallGraphs, Plan, modes_of
+from synth.runtime.model.checks.overlaps import require_apart
 from synth.runtime.model.checks.uses import (
     NO_RECORD,
     NO_WRAPPER,
@@ -217,7 +218,9 @@ class Network(Shown):
             self.ranks.note(f"call that gave {states.argument}", calls)
         call, given = self._programs.of_call(method, args, kwargs, self)
         first = call.first
-        require_same(first.attributes.switches, given, self)
+        seen = first.attributes
+        require_same(seen.switches, given, self)
+        require_apart(seen.changed, dict(zip(first.inputs, given, strict=True)))
         if states.argument:
             self._require_state(first, given)
         if first is not self.program:

@@ -39,7 +39,7 @@ class Attributes:
     and after the last run. left: what runs left in those that have constants alone.
     caches: modules in which they left tensors or other objects. outside: where the
     model may read what is not in modules; what it wrote there has no module. switches:
-    of torch, which code of the model read.
+    of torch, which code of the model read. changed: inputs that it changes in place.
     """
 
     def __init__(self, outside: Places = NOWHERE) -> None:
@@ -52,6 +52,7 @@ class Attributes:
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
         self.switches: Switches = {}
+        self.changed: set[str] = set()
 
     def is_read(self, module: str, name: str) -> bool:
         """Whether a run read an attribute."""

@@ -102,6 +102,7 @@ class Recorder(TorchFunctionMode):
         }
         self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
         self.reads = False  # whether Python has read the values of a constant
+        self.changed_inputs = set[str]()  # names of those that are changed in place
         self.changed_constants: list[tuple[torch.Tensor, Any]] = []
         self.changes, self.updates = Changes(self), Updates(self)
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
@@ -139,6 +140,8 @@ class Recorder(TorchFunctionMode):
             result = model(*args, **kwargs)
         for hook in hooks:
             hook.remove()
+        pairs = zip(arguments.names, tensors, strict=True)
+        self.changed_inputs = {name for name, values in pairs if values._version}
         self.updates.take_assigned(model)
         if self.reads and self.changed_constants:  # another value in every pass
             self.changes.refuse(*self.changed_constants[0], " and reads such values")

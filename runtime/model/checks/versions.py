@@ -72,7 +72,7 @@ class Before:
     def begins_at(self, outputs: Iterable[torch.Tensor]) -> None:
         """Note what the forward pass gives."""
         nodes = [each.grad_fn for each in outputs]
-        self.outputs = [node and weakref.ref(node) for node in nodes]
+        self.outputs = [None if e is None else weakref.ref(e) for e in nodes]
 
     def _reached(self, output: int) -> str:
         """The outputs that the loss reaches, for messages; "" for all.

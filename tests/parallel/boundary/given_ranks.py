@@ -257,3 +257,42 @@ def gradients_of_wholes(plan: Any) -> dict[str, float]:
         for name, mine, its in zip(("factor", "target"), *pairs, strict=True):
             found[f"{name} of {shape}"] = float((mine - its).abs().max())
     return found
+
+
+class Changing(nn.Module):
+    """A model of two inputs, of which it changes the first in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return self.conv(x) + self.conv(y)  # type: ignore[no-any-return]
+
+
+def shared_memory(plan: Any) -> tuple[list[str], float]:
+    """What is said of inputs that have words in common; how far those that have none are from one process."""
+    torch.manual_seed(0)
+    whole = Changing().double()
+    net: Any = synth.parallelize(copy.deepcopy(whole), (SHAPE, SHAPE), plan=plan)
+    both, said = drawn(1, 8, *SHAPE[1:]), []
+    for pair in [
+        (both[:4], both[:4]),
+        (both[:4], both[2:6]),
+        (both[4:].flip(0), both[:4]),
+        (both[::2], both[1::2]),
+    ]:
+        try:
+            out = net(*pair).full_tensor()
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+            apart = float((out - whole(*(each.clone() for each in pair))).abs().max())
+    part = net.scatter(both[:4], like="x")
+    try:
+        net(part, part)
+    except ValueError as error:
+        said.append(str(error))
+    return said, apart

@@ -60,3 +60,13 @@ def test_a_dtype_of_one_rank_alone_is_refused_on_all(pools: RankPools) -> None:
 def test_gradients_of_wholes_are_those_of_one_process(procs: int, plan: Any, pools: RankPools) -> None:
     for found in pools(procs).call("gradients_of_wholes", plan):
         assert max(found.values()) < 1e-10, found
+
+
+@pytest.mark.parametrize(("procs", "plan"), PLANS[:1], ids=str)
+def test_inputs_that_share_changed_words_are_refused(procs: int, plan: Any, pools: RankPools) -> None:
+    """One process would change the other input, too."""
+    for said, apart in pools(procs).call("shared_memory", plan):
+        assert [bool(each) for each in said] == [True, True, False, False, True]
+        for each in filter(None, said):
+            assert each.startswith("x and y share memory, and forward changes x in place")
+        assert apart < 1e-9
