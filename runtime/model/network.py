@@ -44,7 +44,7 @@ from synth.runtime.model.compiled_steps import LATER, CompiledSteps
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
-from synth.runtime.model.live.optimizers import look_for_uses
+from synth.runtime.model.live.optimizers import look_for_uses, require_unshared
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.watch import Watch
@@ -114,6 +114,8 @@ class Network(Shown):
         self._waiting = Waiting(self.named_parameters, own_words)
         ranks = agreeing(ranks or Ranks.world())
         everyone = ranks.everyone
+        if not parts.inference:
+            require_unshared(model, everyone)
         for values in (*model.parameters(), *model.buffers()):
             if everyone.size == 1:
                 break

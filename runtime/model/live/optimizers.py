@@ -9,6 +9,7 @@ three are refused.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache, wraps
@@ -19,13 +20,14 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from synth.runtime.compiled.optimizers import after_step
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 GIVEN = "parameters of the model that was given to parallelize"
 # network -> of each parameter of the model: id -> its name, and where its words are.
 # They are not kept: the model may be gone, and its parameters be the optimizer's alone
-_GIVEN: weakref.WeakKeyDictionary[nn.Module, Mapping[int, tuple[str, int]]]
+_GIVEN: weakref.WeakKeyDictionary[Any, Mapping[int, tuple[str, int]]]
 _GIVEN = weakref.WeakKeyDictionary()
 
 
@@ -63,6 +65,38 @@ def look_for_uses(network: nn.Module, model: nn.Module) -> None:
         if each.requires_grad and not each.is_inference():
             each.register_hook(TermOfLoss(network, name))  # type: ignore[no-untyped-call]
     _hook()
+
+
+def require_unshared(model: nn.Module, ranks: Ranks) -> None:
+    """Raise `ValueError`, on all ranks, where a network of another model trains one of
+    its parameters, too. Each has a copy, so what one trains the other would not see.
+    """
+    shared = _shared_with(model)
+    if shared:
+        gc.collect()  # networks that nobody has any more
+        shared = _shared_with(model)
+    said = ranks.gathered(shared) if ranks.size > 1 else [shared]
+    shared = next(filter(None, said), "")
+    if shared:
+        raise ValueError(
+            f"a network of another model trains {shared} of this model, too, but each"
+            " has a copy of its own; parallelize one model with a method for each, or"
+            " give copy.deepcopy(model) where the two may differ"
+        )
+
+
+def _shared_with(model: nn.Module) -> str:
+    """The first parameter that a network of another model trains; "" for none."""
+    own = {id(each): each for each in model.parameters() if each.requires_grad}
+    for network, given in tuple(_GIVEN.items()):
+        watch = None if network._original is None else network._original.watch
+        other = None if watch is None else watch.model
+        if network.program.inference or other is None or other is model:
+            continue
+        for key, known in given.items():
+            if key in own and _is_of(own[key], {key: known}):
+                return known[0]
+    return ""
 
 
 @cache

@@ -111,3 +111,24 @@ class Both(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.one(x), self.two(x)
+
+
+def layer_of_two_models() -> list[str]:
+    """What is said of another network with a layer of the first: trained, copied, frozen, after it."""
+    shared = nn.Conv2d(3, 3, 3, padding=1)
+    first, second = nn.Sequential(shared), nn.Sequential(nn.ReLU(), shared)
+    made: list[Any] = [synth.parallelize(first, SHAPE, objective="words", check=False)]
+
+    def parallelize(model: nn.Module) -> str:
+        try:
+            synth.parallelize(model, SHAPE, objective="words", check=False)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    said = [parallelize(second), parallelize(copy.deepcopy(second)), parallelize(first)]
+    shared.requires_grad_(False)
+    said.append(parallelize(second))
+    shared.requires_grad_(True)
+    made.clear()
+    return [*said, parallelize(nn.Sequential(shared, nn.Tanh()))]

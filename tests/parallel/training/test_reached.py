@@ -40,3 +40,10 @@ def test_ranks_that_choose_other_outputs_are_refused(pair: RankPool) -> None:
     for said in pair.call("chosen_by_rank"):
         assert "from outputs 0 of 2" in said
         assert "from outputs 1 of 2" in said
+
+
+def test_a_layer_of_two_models_is_refused(pair: RankPool) -> None:
+    """Each network would have a copy of it, and train that alone."""
+    for refused, *accepted in pair.call("layer_of_two_models"):
+        assert refused.startswith("a network of another model trains 0.weight of this model, too")
+        assert not any(accepted), accepted
