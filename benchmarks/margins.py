@@ -1,8 +1,8 @@
 """Words and rounds with margins: `python -m benchmarks.margins [--recompute 0.1] [NAME ...]` (some minutes).
 
 For each network and number of processes, in inference, or with --training in a training step: words received
-per process and the longest chain of exchanges of rows, without margins and with them, the bound of schedules that
-compute words again, and the processor time of both plans. The rows are those of docs/margins.md.
+per process and the longest chain of exchanges of rows, without margins and with them, the bound of schedules
+that compute words again, and the processor time of both plans. The rows are those of docs/margins.md.
 """
 
 from __future__ import annotations
