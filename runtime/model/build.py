@@ -394,11 +394,13 @@ class Builder(Wiring):
         """How many calls are gathered beyond those that are listed, and their words."""
         if len(self.whole) == 1:
             return []
-        steps = [each for each in self.steps.values() if isinstance(each, GatheredStep)]
-        words = added(ex.forward for step in steps for ex in step.exchanges())
+        every = self.steps.values()
+        steps = [e.inner if isinstance(e, InOneMode) else e for e in every]
+        gathered = [each for each in steps if isinstance(each, GatheredStep)]
+        words = added(ex.forward for step in gathered for ex in step.exchanges())
         return [
             f"{len(self.whole)} of {len(self.steps)} calls are gathered, for"
-            f" {max(words):,} words in a forward pass"
+            f" {max(words, default=0):,} words in a forward pass"
         ]
 
     def _whole(self, key: str, use: Held) -> Held:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import synth
@@ -118,3 +119,20 @@ def untouched(plan: Any) -> list[bool]:
     net(torch.ones(SHAPE)).sum().backward()
     found.append(torch.equal(before, torch.get_rng_state()))
     return found
+
+
+class InTraining(nn.Module):
+    """Two functions that every rank computes whole, of which evaluation makes none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        return functional.alpha_dropout(functional.feature_alpha_dropout(x, 0.5, True), 0.5, True)
+
+
+def several_whole(plan: Any) -> float:
+    """The sum of what these functions leave."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), InTraining())
+    net = synth.parallelize(model, SHAPE, plan=plan, check=False)
+    return float(net(torch.ones(SHAPE)).sum())

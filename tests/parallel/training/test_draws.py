@@ -63,3 +63,10 @@ def test_ranks_with_other_generators_draw_from_the_first(procs: int, plan: Any, 
 @pytest.mark.parametrize(("procs", "plan"), CUTS, ids=str)
 def test_where_nothing_draws_the_generator_stays(procs: int, plan: Any, pools: RankPools) -> None:
     assert pools(procs).call("untouched", plan) == [[True, False, True]] * procs
+
+
+def test_several_calls_that_every_rank_computes_whole_in_one_mode(pools: RankPools) -> None:
+    """The first rank alone failed, as it counted the words of what it warns of."""
+    first, *others = pools(2).call("several_whole", {"b": 2})
+    assert first != 0
+    assert others == [first]
