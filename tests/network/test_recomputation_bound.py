@@ -14,6 +14,8 @@ from synth.network.plan.recomputation import ASSUMPTIONS, _ratio, recomputing_wo
 from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
+from tests.support.effort import tried
+from tests.support.problems.small_networks import small_network
 
 NETWORKS = {
     "chain": """
@@ -60,6 +62,7 @@ layers:
 
 @pytest.mark.parametrize("procs", [2, 4, 9, 16])
 @pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.one_in(2)
 def test_no_plan_receives_fewer(name: str, procs: int) -> None:
     network = parse_network(NETWORKS[name], "one.yaml")
     for recompute in (0.0, 0.1, 1.0):
@@ -71,6 +74,18 @@ def test_no_plan_receives_fewer(name: str, procs: int) -> None:
         text = report(plan)
         assert ("even one that computes words again" in text) == (plan.margins is not None and words > 0)
         assert plan.margins is None or not words or all(each in text for each in ASSUMPTIONS)
+
+
+def test_no_plan_of_a_random_network_receives_fewer() -> None:
+    some = 0
+    for seed in range(tried(25, 800)):
+        network = parse_network(small_network(seed), "one.yaml")
+        procs, recompute = (2, 3, 4, 6, 8, 16)[seed % 6], (0.0, 0.05, 0.1, 0.5, 1.0)[seed % 5]
+        plan = plan_network(network, NetworkRequest(procs, resident_weights=True, recompute=recompute))
+        words = recomputing_words(plan)
+        assert words <= plan.cost, (seed, procs, recompute)
+        some += words > 0
+    assert some > 8
 
 
 def test_more_work_lowers_it_and_training_has_none() -> None:
