@@ -30,7 +30,8 @@ def small_network(seed: int) -> str:
         draw.choice({1: (24, 37, 64), 2: (8, 12, 17, 32), 3: (4, 6, 8, 12)}[dims]) for _ in range(dims)
     )
     made = _Builder(draw, draw.choice((1, 2, 3, 8)), rows)
-    for _ in range(draw.randrange(2, 9)):
+    made.add(f"conv{dims}d: {{out_channels: 4, kernel: 1}}", (4, rows))
+    for _ in range(draw.randrange(1, 8)):
         draw.choice((made.conv, made.conv, made.conv, made.pool, made.plain, made.upsample, made.joined))()
     shape = [draw.choice((1, 1, 1, 2, 3)), made.channels, *rows]
     return "\n".join([f"network: small{seed}", f"input: {shape}", "layers:", *made.lines, ""])
