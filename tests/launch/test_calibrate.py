@@ -239,8 +239,8 @@ def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -
         share = size / 4 / pieces
         by_hand = 3 * pieces * (alpha + share * beta * (more if share < below else 1))
         assert alone == pytest.approx(by_hand, rel=1e-2)
-        assert groups.seconds("all_gather", np.array([each]), group, pieces) == pytest.approx(alone)
-    whole = groups.seconds("all_reduce", np.array([2.0**19]), groups.of(("b",)))
+        assert groups.seconds("all_gather", group.loads(np.array([each])), pieces) == pytest.approx(alone)
+    whole = groups.seconds("all_reduce", groups.of(("b",)).loads(np.array([2.0**19])))
     assert whole == pytest.approx(6 * (alpha + 2**17 * beta), rel=1e-2)  # messages, no pieces
 
 

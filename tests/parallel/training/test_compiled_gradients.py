@@ -29,7 +29,7 @@ def require_equal(results: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("loss", compiled_gradients_ranks.LOSSES)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_what_losses_reach(empty: bool, loss: str, ranks: RankPool) -> None:
     require_equal(ranks.call("reached", empty, loss))
 
