@@ -47,6 +47,7 @@ from synth.runtime.model.live.changes import require_followed
 from synth.runtime.model.live.optimizers import look_for_uses, require_unshared
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original
 from synth.runtime.model.live.shown import Shown
+from synth.runtime.model.live.siblings import Siblings
 from synth.runtime.model.live.watch import Watch
 from synth.runtime.model.metrics import Meter, Metrics
 from synth.runtime.model.planned_words import (
@@ -95,7 +96,7 @@ class Network(Shown):
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
-        *("_compiled", "_waiting"),
+        *("_compiled", "_waiting", "_siblings"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -116,6 +117,8 @@ class Network(Shown):
         everyone = ranks.everyone
         if not parts.inference:
             require_unshared(model, everyone)
+        self._siblings: Siblings | None
+        self._siblings = siblings = Siblings(model, ranks)
         for values in (*model.parameters(), *model.buffers()):
             if everyone.size == 1:
                 break
@@ -132,6 +135,7 @@ class Network(Shown):
         look_for_uses(self, model)
         self.show(shown)
         self._connect()
+        siblings.made(self, model)
         if hasattr(type(model), "__getitem__"):
             self.__class__ = NetworkOfParts
 
@@ -158,6 +162,7 @@ class Network(Shown):
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
         made._compiled, made._waiting = None, Waiting(made.named_parameters, own_words)
+        made._siblings = None
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
@@ -213,6 +218,8 @@ class Network(Shown):
     def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
         """A forward pass, or a call of another method that is planned like one."""
         self._follow_changes()
+        if self._siblings is not None:
+            self._siblings.look(self)
         states = self.program.states
         if states.argument and not method:
             arguments, own = self.program.arguments, self._sessions

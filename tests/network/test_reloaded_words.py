@@ -33,6 +33,7 @@ def test_words_of_a_plan_are_those_that_its_programs_receive(memory: int | None)
         assert any(each.first.panels > 1 and each.words for each in plan.tilings)
 
 
+@pytest.mark.slow
 def test_costs_of_layers_are_the_words_of_their_tilings() -> None:
     two, shape = nn.Sequential(*list(model())[3:]), (8, 32, 8, 8, 8)
     ample = synth.plan_model(two, shape, PROCS)

@@ -33,7 +33,7 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
 @pytest.mark.parametrize(
     ("size", "table", "name"), SIZED, ids=[f"{name}, {n}" for n, _, name in QUICK + OTHER]
 )
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(30)
 def test_as_in_one_process(size: int, table: str, name: str, pools: RankPools) -> None:
     for found in pools(size).call("compared", table, name):
         assert found == {}

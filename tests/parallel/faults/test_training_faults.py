@@ -103,6 +103,7 @@ def test_an_exception_is_named(tmp_path: Path) -> None:
     assert "Traceback (most recent call last)" in outcome.output  # the user's own
 
 
+@pytest.mark.slow
 def test_last_words_are_said_while_standard_error_is_replaced(tmp_path: Path) -> None:
     """As torch does while it prints an exception of the main thread."""
     outcome = forked(1, "import io; sys.stderr = io.StringIO(); time.sleep(300)", tmp_path)

@@ -86,7 +86,7 @@ def test_moved_rows_with_every_plan(plan: str, shape: tuple[int, ...], ranks: Ra
         ("bhk", UNEVEN),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_words_of_moved_rows_are_those_of_the_plan(
     axes: str, shape: tuple[int, ...], ranks: RankPool
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,40 @@ class Both(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.one(x), self.two(x)
+
+
+def networks_of_one_model() -> dict[str, int]:
+    """How often the second network warns: after no step, after one, again, with the words taken, trained."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)).eval()
+
+    def made(mode: str) -> Any:
+        return synth.parallelize(model, SHAPE, objective="words", check=False, mode=mode)
+
+    train, *others = map(made, ("training", "inference", "inference", "training"))
+    images, found = torch.randn(*SHAPE), dict[str, int]()
+
+    def said(name: str, network: Any) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            network(images)
+        found[name] = sum("another network of the same model" in str(each.message) for each in caught)
+
+    said("before", others[0])
+    optimizer = torch.optim.SGD(train.parameters(), lr=0.1)
+    train(images).square().sum().backward()
+    optimizer.step()
+    said("after", others[0])
+    said("again", others[0])
+    others[1].load_state_dict(train.state_dict())
+    said("taken", others[1])
+    said("the trained one", train)
+    said("another one in training", others[2])
+    said("made later", made("inference"))
+    with torch.no_grad():
+        model[0].weight.add_(0.0)
+    said("made of changed values", made("inference"))
+    return found
 
 
 def layer_of_two_models() -> list[str]:

@@ -34,7 +34,8 @@ def test_what_losses_reach(empty: bool, loss: str, ranks: RankPool) -> None:
     require_equal(ranks.call("reached", empty, loss))
 
 
-@pytest.mark.parametrize("inside", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.slow
 def test_hooks_and_networks_before_others(inside: bool, ranks: RankPool) -> None:
     require_equal(ranks.call("upstream", inside))
 

@@ -42,7 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.one_in(24)
+@pytest.mark.one_in(36)
 def test_feature(ranks: RankPool, name: str, request: pytest.FixtureRequest) -> None:
     """On every rank and with every plan, a feature has the values of one process, or is refused.
 

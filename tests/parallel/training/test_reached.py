@@ -47,3 +47,12 @@ def test_a_layer_of_two_models_is_refused(pair: RankPool) -> None:
     for refused, *accepted in pair.call("layer_of_two_models"):
         assert refused.startswith("a network of another model trains 0.weight of this model, too")
         assert not any(accepted), accepted
+
+
+def test_a_network_whose_model_another_one_has_trained_says_so(pair: RankPool) -> None:
+    """On the first rank, once: each network has copies of the parameters."""
+    first, second = pair.call("networks_of_one_model")
+    warned = {"after", "another one in training", "made later"}
+    assert {name for name, times in first.items() if times} == warned, first
+    assert set(first.values()) == {0, 1}
+    assert not any(second.values()), second
