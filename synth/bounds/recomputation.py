@@ -160,8 +160,12 @@ class Tensor:
         """
         reading = self.reads[source.name]
         words: Array = source.channels * np.maximum(0.0, reading(x)[:, None] - y)
-        if self.split:
-            words = np.minimum(words, self.channels * np.maximum(0.0, x[:, None] - reading.outputs(y)))
+        if not self.split:
+            return words
+        words = np.minimum(words, self.channels * np.maximum(0.0, x[:, None] - reading.outputs(y)))
+        for outputs, read in zip(*reading, strict=True):  # positions without parts of sums from others
+            parts = np.where(x >= outputs, self.channels * (x - outputs), np.inf)
+            words = np.minimum(words, parts[:, None] + source.channels * np.maximum(0.0, read - y))
         return words
 
 
@@ -191,8 +195,11 @@ def _trees(tensors: Sequence[Tensor], halos: bool) -> Trees:
             if name not in readers or (halos and len(reading.xs) > 2):
                 readers[name] = tensor
     found, height = dict[str, tuple[str, ...]](), dict[str, int]()
+    channels = {each.name: each.channels for each in tensors}
     for tensor in tensors:
         mine = tuple(name for name in tensor.reads if readers[name] is tensor)
+        if tensor.split and mine:  # a part of a sum may stand for words of several sources
+            mine = (max(mine, key=channels.__getitem__),)
         height[tensor.name] = 1 + max((height[name] for name in mine), default=0)
         if height[tensor.name] > TALLEST:
             mine, height[tensor.name] = (), 1

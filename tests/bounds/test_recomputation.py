@@ -228,6 +228,20 @@ def test_split_sums_and_trees() -> None:
     one = received_words([source, other, Tensor("c", 7, 64, 16, {"a": window, "d": same})], 4)
     assert whole - 2 <= one <= whole
     assert received_words([source], 4) == 0
+    split = Tensor("c", 7, 64, 16, {"a": window, "d": window}, split=True)
+    assert received_words([source, other, split], 4) <= 7  # a part stands for words of both
+
+
+def test_parts_of_sums_take_the_place_of_the_halo_of_some_images() -> None:
+    """Complete images need no halo, and parts of sums complete the rest: no more than both together."""
+    window = in_windows([Axis(16, 3, 1, 1)], images=4)
+    tensor, source = Tensor("b", 3, 64, 40, {"a": window}, split=True), Tensor("a", 5, 64, 64, given=True)
+    counts = np.linspace(0, 40, 81)
+    found = tensor.received(counts, source, counts)
+    for x, y in itertools.product(range(81), repeat=2):
+        whole = np.linspace(0, counts[x], 200)
+        best = (3 * (counts[x] - whole) + 5 * np.maximum(0.0, window(whole) - counts[y])).min()
+        assert found[x, y] <= best + 1e-9
 
 
 def test_many_images_count_as_wholes() -> None:
