@@ -26,20 +26,26 @@ class Siblings:
     """The networks that were made of the same parameters before.
 
     Made before the network takes the model's values. own, of_model: how often its
-    parameters and those of the model had been changed when it was made. places: where
-    the words of the model's parameters are. others: networks of them.
+    parameters and those of the model had been changed when it was made. others:
+    networks of a model that is there and has one of the parameters.
     """
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self.ranks = ranks
         self.own = self.of_model = _counts(model)
-        places = (each.data_ptr() for each in model.parameters())
-        self.places = frozenset(place for place in places if place)
+        self.model, own = weakref.ref(model), set(map(id, model.parameters()))
         self.others = [
             weakref.ref(other)
             for other, known in tuple(_MADE.items())
-            if known.places & self.places and known.of_model == self.of_model
+            if known.of_model == self.of_model and known.has_some_of(own)
         ]
+
+    def has_some_of(self, parameters: set[int]) -> bool:
+        """Whether the model is there, and has one of some parameters, given by id."""
+        model = self.model()
+        return model is not None and any(
+            id(e) in parameters for e in model.parameters()
+        )
 
     def made(self, network: nn.Module, model: nn.Module) -> None:
         """Its parameters are those of the model."""
