@@ -41,6 +41,11 @@ class Axis(NamedTuple):
         """Inputs beyond `more` that a line of outputs reads at least, unless it is almost complete."""
         return min(self.before, self.after)
 
+    @property
+    def least(self) -> float:
+        """Inputs beyond the outputs of a line that is not almost complete, at least."""
+        return float(self.more + self.side)
+
 
 class Reading(NamedTuple):
     """Input positions that any set of x output positions reads at least; linear between the points."""
@@ -86,7 +91,7 @@ def _any_share(axes: Sequence[Axis], xs: Array) -> Array:
     kept, more = 1.0, list[float]()
     for axis in axes:
         here = 1 - axis.side / axis.outputs
-        more = [here * each for each in more] + [float(axis.more + axis.side)]
+        more = [here * each for each in more] + [axis.least]
         kept *= here
     found: Array = kept * xs + len(axes) * (math.prod(more) * xs ** (len(axes) - 1)) ** (1 / len(axes))
     return found
@@ -94,7 +99,7 @@ def _any_share(axes: Sequence[Axis], xs: Array) -> Array:
 
 def border(axes: Sequence[Axis], xs: Array) -> Array:
     """Inputs beyond x that x outputs read at least, for x up to half of all outputs."""
-    more = [float(axis.more + axis.side) for axis in axes]
+    more = [axis.least for axis in axes]
     if len(axes) == 1:
         return np.full_like(xs, more[0])
     plane, rest = _plane(axes), axes[2:]
@@ -123,7 +128,7 @@ def border(axes: Sequence[Axis], xs: Array) -> Array:
 def _plane(axes: Sequence[Axis]) -> Callable[[Array], Array]:
     """`border` along the first two axes: of a corner, a strip, or all but a corner."""
     one, two = axes[:2]
-    more = [float(axis.more + axis.side) for axis in (one, two)]
+    more = one.least, two.least
     strips = [
         more[1] * (one.outputs - max(0, one.side - 1)) if one.side else math.inf,
         more[0] * (two.outputs - max(0, two.side - 1)) if two.side else math.inf,
@@ -216,13 +221,13 @@ class _Process:
 
     def __init__(self, trees: Trees, procs: int) -> None:
         self.tensors, self.sources = trees.tensors, trees.sources
-        self.places = {each.name: i for i, each in enumerate(self.tensors)}
+        self.named = {each.name: each for each in self.tensors}
         self.counts = self._counts(procs)
         self.fair = np.array([each.positions / procs for each in self.tensors])
         self.signs = np.array([-1.0 if each.given else 1.0 for each in self.tensors])
         self.words = {  # (reader, source) -> words received, by the positions of both
             (tensor.name, name): tensor.received(
-                self.counts[tensor.name], self.tensors[self.places[name]], self.counts[name]
+                self.counts[tensor.name], self.named[name], self.counts[name]
             )
             for tensor in self.tensors
             for name in self.sources[tensor.name]
@@ -237,9 +242,7 @@ class _Process:
         for each in reversed(self.tensors):
             for name in self.sources[each.name]:
                 needed = each.reads[name](counts[each.name])
-                counts[name] = _within(
-                    np.concatenate([counts[name], needed]), self.tensors[self.places[name]]
-                )
+                counts[name] = _within(np.concatenate([counts[name], needed]), self.named[name])
         for each in self.tensors:
             for name in self.sources[each.name]:
                 enough = each.reads[name].outputs(counts[name])

@@ -15,7 +15,7 @@ from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 from tests.support.effort import tried
-from tests.support.problems.small_networks import small_network
+from tests.support.problems.small_network_files import small_network
 
 NETWORKS = {
     "chain": """
