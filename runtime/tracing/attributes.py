@@ -19,6 +19,7 @@ from synth.runtime.tracing.facts import (
     NOWHERE,
     Description,
     Fact,
+    Outside,
     Places,
     differences,
 )
@@ -68,7 +69,7 @@ class Attributes:
         """Take those of another method of the same model; whether some are new."""
         own = vars(self)
         taken = {n: own[n] | vars(other)[n] for n in ("read", "called", "written")}
-        taken["outside"] = self.outside | other.outside
+        taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
         new = any(len(own[name]) != len(each) for name, each in taken.items())
         own.update(taken)
@@ -118,6 +119,22 @@ class Attributes:
             else:
                 self.caches.add(place[0])
         self.changes = {}
+
+
+def _of_both(own: Places, others: Places) -> dict[str, Outside]:
+    """The places of two methods; two of one name are told apart."""
+    made = dict(own)
+    for name, place in others.items():
+        while name in made and not _is_same(made[name], place):
+            name += "'"
+        made[name] = place
+    return made
+
+
+def _is_same(one: Outside, other: Outside) -> bool:
+    """Whether two places are one; those of defaults are made anew for each method."""
+    named = one.name is not None and one.name == other.name
+    return one.owner is other.owner or (named and one.get() is other.get())
 
 
 def is_plain(value: Any) -> bool:

@@ -63,7 +63,8 @@ class _Search:
         self.places: dict[str, Outside] = {}
         self._known: set[Any] = set()
         self._methods: dict[str, list[Any]] = {}
-        self._classes = {each for each in classes_of(model) if not _is_library(each)}
+        own = (each for each in classes_of(model) if not _is_library(each))
+        self._classes = dict.fromkeys(own)
         for cls in self._classes:
             for name, value in vars(cls).items():
                 self._methods.setdefault(name, []).append(value)
@@ -76,7 +77,7 @@ class _Search:
     def _reach(self, value: Any) -> None:
         """Follow a function, whatever wraps it."""
         for _ in range(DEEPEST):
-            if isinstance(value, types.FunctionType):
+            if isinstance(value, types.FunctionType) and not _is_around(value):
                 if value not in self._known and not _is_library(value):
                     self._known.add(value)
                     self.functions.append(value)
@@ -97,7 +98,8 @@ class _Search:
             named.update(code.co_names)
         # others than identifiers are those of asserts that pytest rewrote
         written = filter(str.isidentifier, read)
-        for name in function.__globals__.keys() & written:
+        # in one order on all ranks, whose hashes of words differ
+        for name in sorted(function.__globals__.keys() & written):
             self._find(name, Outside(function.__globals__, name), named)
         cells = function.__closure__ or ()
         for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
@@ -107,7 +109,7 @@ class _Search:
             if not isinstance(value, CONSTANTS):
                 shown = f"{function.__qualname__}({name})"
                 self._find(shown, Outside({name: value}, name), named)
-        for name in named & self._methods.keys():
+        for name in sorted(named & self._methods.keys()):
             for method in self._methods[name]:
                 self._reach(method)
 
@@ -125,12 +127,13 @@ class _Search:
         if isinstance(value, types.ModuleType | type):
             if not _is_library(value) and value not in self._classes:
                 owner = value if isinstance(value, type) else vars(value)
-                for name in named & vars(value).keys():
+                for name in sorted(named & vars(value).keys()):
                     self._find(f"{shown}.{name}", Outside(owner, name), named)
         else:
             self._reach(value)
             for cls in () if library else type(value).__mro__:
-                for name in () if _is_library(cls) else named & vars(cls).keys():
+                own_names = () if _is_library(cls) else named & vars(cls).keys()
+                for name in sorted(own_names):
                     self._reach(vars(cls)[name])
         imported = library and getattr(value, "__name__", None) in (place.name, None)
         key = id(place.owner), place.name
@@ -144,6 +147,12 @@ class _Search:
             return shown
         file = place.owner.get("__name__") if isinstance(place.owner, dict) else None
         return f"{file or len(self.places)}.{shown}"
+
+
+def _is_around(function: types.FunctionType) -> bool:
+    """Whether a function is our own around one of a user, as of `with_method`."""
+    file = str(function.__globals__.get("__name__"))
+    return file.startswith("synth.") and hasattr(function, "__wrapped__")
 
 
 def _is_library(value: Any) -> bool:
