@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from synth.bounds.recomputation import Axis, Tensor, in_proportion, in_windows, received_words
+from synth.bounds.least_inputs import Axis, Proportion, Windows, least_inputs
+from synth.bounds.piecewise import floats
+from synth.bounds.recomputation import Tensor, _Walk, best_proof, proved_words
 
 Place = tuple[int, ...]
+
+
+def reads(xs: NDArray[Any], *windows: Any) -> NDArray[Any]:
+    """The least inputs of some numbers of outputs, in floating point."""
+    curve = least_inputs(Windows(*windows))
+    found: NDArray[Any] = np.interp(xs, [float(x) for x in curve.xs], [float(y) for y in curve.ys])
+    return found
+
+
+def received_words(tensors: Sequence[Tensor], procs: int) -> int:
+    """Whole words that are proved."""
+    return math.floor(best_proof(tensors, procs).words)
 
 
 def inputs(axis: Axis, output: int) -> range:
@@ -59,7 +77,7 @@ BOXES = [
 @pytest.mark.parametrize("axes", BOXES, ids=str)
 def test_no_set_of_a_small_box_reads_fewer_inputs(axes: tuple[Axis, ...]) -> None:
     least = least_read(axes)
-    found = in_windows(axes)(np.arange(len(least), dtype=float))
+    found = reads(np.arange(len(least)), axes)
     assert (found <= np.array(least) + 1e-9).all()
     assert (np.diff(found) >= 0).all()
     assert found[1] >= 1
@@ -89,7 +107,7 @@ def places(lengths: Sequence[int]) -> list[Place]:
 def test_no_set_at_a_corner_reads_fewer_inputs(axes: tuple[Axis, Axis]) -> None:
     """No set reads fewer inputs than some set of rows from a corner on; see docs/bounds.md."""
     sets = [places(each) for each in down_sets(axes[0].outputs, axes[1].outputs)]
-    found = in_windows(axes)(np.array([float(len(each)) for each in sets]))
+    found = reads(np.array([len(each) for each in sets]), axes)
     assert (found <= np.array([len(read(axes, each)) for each in sets]) + 1e-9).all()
 
 
@@ -121,7 +139,7 @@ def test_no_set_of_planes_reads_fewer_inputs(axes: tuple[Axis, Axis, Axis]) -> N
             least[i] = np.inf
             least[i, more:] = before[i, : least.shape[1] - more] + words
     exact = least.min(axis=0)
-    assert (in_windows(axes)(np.arange(len(exact), dtype=float)) <= exact + 1e-9).all()
+    assert (reads(np.arange(len(exact)), axes) <= exact + 1e-9).all()
 
 
 def split(least: Sequence[int], images: int) -> list[int]:
@@ -138,20 +156,28 @@ def split(least: Sequence[int], images: int) -> list[int]:
 
 @pytest.mark.parametrize("images", [2, 3, 12])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_images_and_groups_share_nothing(images: int, groups: int) -> None:
-    axes = (Axis(4, 3, 1, 1), Axis(3, 3, 1, 1))
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (Axis(4, 3, 1, 1), Axis(3, 3, 1, 1)),
+        (Axis(2, 3, 1, 1), Axis(2, 3, 1, 1), Axis(3, 3, 1, 1)),
+        (Axis(2, 2, 0, 0), Axis(2, 3, 1, 1), Axis(3, 2, 1, 0)),
+    ],
+    ids=len,
+)
+def test_images_and_groups_share_nothing(axes: tuple[Axis, ...], images: int, groups: int) -> None:
     least = np.array(split(least_read(axes), images * groups)) / groups
-    found = in_windows(axes, images, groups)(np.arange(len(least)) / groups)
+    found = reads(np.arange(len(least)) / groups, axes, images, groups)
     assert (found <= least + 1e-9).all()
 
 
 def chain(lengths: int, channels: Sequence[int], most: float) -> list[Tensor]:
     """Convolutions of 3 taps along one axis."""
     axis = Axis(lengths, 3, 1, 1)
-    tensors = [Tensor("0", channels[0], lengths, lengths, given=True)]
+    tensors = [Tensor("0", channels[0], lengths, Fraction(lengths), given=True)]
     for i, each in enumerate(channels[1:], 1):
-        reads = {str(i - 1): in_windows([axis])}
-        tensors.append(Tensor(str(i), each, lengths, most, reads))
+        window = {str(i - 1): Windows((axis,))}
+        tensors.append(Tensor(str(i), each, lengths, Fraction(most), window))
     return tensors
 
 
@@ -218,32 +244,86 @@ def test_no_random_schedule_receives_fewer_words(seed: int) -> None:
 
 def test_split_sums_and_trees() -> None:
     """A word costs at most a part of its sum where sums are split; both sources of a tensor count."""
-    window, same = in_windows([Axis(64, 3, 1, 1)]), in_proportion(64, 1.0)
-    source, other = Tensor("a", 50, 64, 64, given=True), Tensor("d", 900, 64, 64, given=True)
-    whole = received_words([source, Tensor("b", 7, 64, 16, {"a": window})], 4)
-    parts = received_words([source, Tensor("b", 7, 64, 16, {"a": window}, split=True)], 4)
+    window, same = Windows((Axis(64, 3, 1, 1),)), Proportion(64, Fraction(1))
+    source, other = (
+        Tensor("a", 50, 64, Fraction(64), given=True),
+        Tensor("d", 900, 64, Fraction(64), given=True),
+    )
+    whole = received_words([source, Tensor("b", 7, 64, Fraction(16), {"a": window})], 4)
+    parts = received_words([source, Tensor("b", 7, 64, Fraction(16), {"a": window}, split=True)], 4)
     assert 3 <= parts <= 7 < 40 <= whole <= 50  # an input at an end of a block, or a part of a result
-    both = received_words([source, other, Tensor("c", 7, 64, 16, {"a": window, "d": window})], 4)
+    both = received_words([source, other, Tensor("c", 7, 64, Fraction(16), {"a": window, "d": window})], 4)
     assert 800 + whole <= both <= 950
-    one = received_words([source, other, Tensor("c", 7, 64, 16, {"a": window, "d": same})], 4)
+    one = received_words([source, other, Tensor("c", 7, 64, Fraction(16), {"a": window, "d": same})], 4)
     assert whole - 2 <= one <= whole
     assert received_words([source], 4) == 0
-    split = Tensor("c", 7, 64, 16, {"a": window, "d": window}, split=True)
+    split = Tensor("c", 7, 64, Fraction(16), {"a": window, "d": window}, split=True)
     assert received_words([source, other, split], 4) <= 7  # a part stands for words of both
 
 
-def test_parts_of_sums_take_the_place_of_the_halo_of_some_images() -> None:
-    """Complete images need no halo, and parts of sums complete the rest: no more than both together."""
-    window = in_windows([Axis(16, 3, 1, 1)], images=4)
-    tensor, source = Tensor("b", 3, 64, 40, {"a": window}, split=True), Tensor("a", 5, 64, 64, given=True)
-    counts = np.linspace(0, 40, 81)
-    found = tensor.received(counts, source, counts)
-    for x, y in itertools.product(range(81), repeat=2):
-        whole = np.linspace(0, counts[x], 200)
-        best = (3 * (counts[x] - whole) + 5 * np.maximum(0.0, window(whole) - counts[y])).min()
-        assert found[x, y] <= best + 1e-9
+def random_trees(rng: random.Random) -> tuple[list[Tensor], dict[str, Fraction]]:
+    """Tensors of one to three sources each, some of which split their sums, and prices."""
+    window, tensors = Axis(24, 3, 1, 1), list[Tensor]()
+    for at in range(rng.randrange(2, 7)):
+        readings = [Windows((window,)), Windows((Axis(12, 5, 2, 2),), 2), Proportion(24, Fraction(2, 3))]
+        names = rng.sample([each.name for each in tensors], min(at, rng.randrange(1, 4)))
+        most = Fraction(rng.randrange(6, 49), 2)
+        chosen = {name: rng.choice(readings) for name in sorted(names, key=int)}
+        tensors.append(Tensor(str(at), rng.randrange(1, 50), 24, most, chosen, rng.random() < 0.4, not at))
+    return tensors, {each.name: Fraction(rng.randrange(0, 120), 4) for each in tensors}
+
+
+def cost_of(
+    tensors: Sequence[Tensor],
+    sources: Mapping[str, Sequence[str]],
+    prices: Mapping[str, Fraction],
+    computed: Mapping[str, Fraction],
+    whole: Mapping[str, Fraction],
+) -> Fraction:
+    """Words that are received less the prices of what is computed, by definition."""
+    channels, cost = {each.name: each.channels for each in tensors}, Fraction(0)
+    for each in tensors:
+        cost -= (-1 if each.given else 1) * prices[each.name] * computed[each.name]
+        for name in sources[each.name]:
+            complete = whole[each.name] if each.split else computed[each.name]
+            needed = least_inputs(each.reads[name])(complete)
+            cost += channels[name] * max(Fraction(0), needed - computed[name])
+            cost += each.channels * (computed[each.name] - complete)
+    return cost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cheapest_process_costs_what_the_curves_say(seed: int) -> None:
+    """No process at random is cheaper. Fractions and floating point agree."""
+    rng = random.Random(seed)
+    tensors, prices = random_trees(rng)
+    sources = best_proof(tensors, 4).sources
+    walk = _Walk(tensors, sources, Fraction, lambda curve: curve)
+    least = walk.least(prices)
+    computed, words = walk.cheapest()
+    signed = ((-1 if each.given else 1) * prices[each.name] * computed[each.name] for each in tensors)
+    assert least == words - sum(signed)
+    inexact = _Walk(tensors, sources, float, floats)
+    assert abs(inexact.least({name: float(each) for name, each in prices.items()}) - least) < 1e-6
+    for _ in range(300):
+        some = {each.name: each.most * Fraction(rng.randrange(65), 64) for each in tensors}
+        near = {name: min(x, rng.choice([x, computed[name]])) for name, x in some.items()}
+        whole = {name: x * Fraction(rng.randrange(9), 8) for name, x in near.items()}
+        assert cost_of(tensors, sources, prices, near, whole) >= least
+
+
+def test_prices_of_nothing_prove_nothing() -> None:
+    tensors = chain(24, (4, 9, 2), 8)
+    sources = best_proof(tensors, 3).sources
+    assert proved_words(tensors, 3, sources, dict.fromkeys("012", Fraction(0))) == 0
 
 
 def test_many_images_count_as_wholes() -> None:
-    found = in_windows([Axis(8, 3, 1, 1)], images=100)
-    assert len(found.xs) == 2
+    assert len(least_inputs(Windows((Axis(8, 3, 1, 1),), images=100)).xs) == 2
+
+
+@pytest.mark.slow
+def test_long_chains_stay_exact() -> None:
+    """The denominators of a hundred tensors in a chain are bounded in practice."""
+    proof = best_proof(chain(4096, (3, *([64] * 120)), 1100), 4)
+    assert 0 < proof.words < 64 * 240

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from synth.bounds.recomputation import Axis
+from synth.bounds.least_inputs import Axis
 from synth.layer.layer import Layer
 from synth.network.file import parse_network
 from synth.network.graph import Network

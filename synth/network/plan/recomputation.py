@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from synth.bounds.recomputation import Axis, Reading, Tensor, in_proportion, in_windows, received_words
+from synth.bounds.least_inputs import Axis, Proportion, Reading, Windows
+from synth.bounds.recomputation import Tensor, best_proof
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.kinds import SHUFFLES
@@ -38,7 +40,7 @@ ASSUMPTIONS = (
 
 def recomputing_words(plan: NetworkPlan) -> int:
     """Words that a process receives at least in a forward pass, on average over the processes."""
-    return received_words(_tensors(plan), plan.request.procs)
+    return math.floor(best_proof(_tensors(plan), plan.request.procs).words)
 
 
 def _tensors(plan: NetworkPlan) -> list[Tensor]:
@@ -47,7 +49,7 @@ def _tensors(plan: NetworkPlan) -> list[Tensor]:
         node.name for node, placed in zip(network.planned, plan.placed_grids, strict=True) if _splits(placed)
     }
     every = _places(network.input)
-    found = {INPUT: Tensor(INPUT, network.input[1], every, every, given=True)}
+    found = {INPUT: Tensor(INPUT, network.input[1], every, Fraction(every), given=True)}
     parts: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}  # node -> the tensors whose words it has
     for node in network.nodes.values():
         read = [parts.get(name, ()) for name in node.inputs]
@@ -63,23 +65,25 @@ def _tensors(plan: NetworkPlan) -> list[Tensor]:
         names = dict.fromkeys(name for names in read for name in names)
         reads = {} if reading is None else dict.fromkeys(names, reading)
         places = _places(node.shape)
-        here = min(places, max(most.get(node.name, places), places / plan.request.procs))
+        fair = Fraction(places, plan.request.procs)
+        here = min(Fraction(places), max(most.get(node.name, Fraction(places)), fair))
         found[node.name] = Tensor(node.name, node.shape[1], places, here, reads, node.name in split)
         parts[node.name] = (node.name,)
     return list(found.values())
 
 
-def _most_positions(plan: NetworkPlan) -> dict[str, float]:
+def _most_positions(plan: NetworkPlan) -> dict[str, Fraction]:
     """Layer -> positions of which the busiest process computes words, as a share of all channels."""
-    procs, found = plan.request.procs, dict[str, float]()
+    procs, found = plan.request.procs, dict[str, Fraction]()
     for node, placed in zip(plan.network.planned, plan.placed_grids, strict=True):
         if len(node.shape) > 2:
-            found[node.name] = float(sizes(owned(node, placed, procs)).max()) / node.shape[1]
+            words = int(sizes(owned(node, placed, procs)).max())
+            found[node.name] = Fraction(words, node.shape[1])
     if plan.margins is not None:
         walked = walk(row_graph(plan.network, plan.placed_grids, procs), plan.margins.rows)
         for name, boxes in walked.boxes.items():
             if name in found and walked.graph[name].covered:
-                found[name] = float(positions(boxes.computed).max())
+                found[name] = Fraction(int(positions(boxes.computed).max()))
     return found
 
 
@@ -104,40 +108,42 @@ def _reading(node: Node, network: Network) -> Reading | None:
     if layer is None:
         alike = node.kind in SUMS and all(shape == node.shape for shape in _shapes(node, network))
         return (
-            in_proportion(places, _places(node.in_shape) / places) if alike or node.kind in SHUFFLES else None
+            Proportion(places, Fraction(_places(node.in_shape), places))
+            if alike or node.kind in SHUFFLES
+            else None
         )
     if not layer.spatial_axes or node.kind == "linear" or len(node.shape) != 2 + len(layer.kernel):
         return None
     numbers = zip(node.shape[2:], layer.kernel, layer.zeros, strict=True)
     axes = [Axis(outputs, taps, *zeros) for outputs, taps, zeros in numbers]
     plain = not layer.transposed and set(layer.stride) == set(layer.dilation) == {1}
-    windows = [axis for axis in axes if axis.taps > 1]
+    windows = tuple(axis for axis in axes if axis.taps > 1)
     if plain and windows and all(axis.more >= 0 and axis.side <= axis.outputs for axis in axes):
         images = places // math.prod(axis.outputs for axis in windows)
-        return in_windows(windows, images, layer.groups if node.weighted else node.shape[1])
+        return Windows(windows, images, layer.groups if node.weighted else node.shape[1])
     if node.kind == "upsample" and tuple(layer.kernel) != tuple(layer.stride):
         return None
     pairs = zip(axes, layer.stride, layer.dilation, node.in_shape[2:], strict=True)
-    ratio = math.prod(_ratio(*each, layer.transposed) for each in pairs)
-    return in_proportion(places, ratio) if ratio else None
+    ratio = math.prod((_ratio(*each, layer.transposed) for each in pairs), start=Fraction(1))
+    return Proportion(places, ratio) if ratio else None
 
 
 def _shapes(node: Node, network: Network) -> list[tuple[int, ...]]:
     return [network.input if name == INPUT else network.nodes[name].shape for name in node.inputs]
 
 
-def _ratio(axis: Axis, stride: int, dilation: int, size: int, transposed: bool) -> float:
+def _ratio(axis: Axis, stride: int, dilation: int, size: int, transposed: bool) -> Fraction:
     """Inputs that an output has for itself, or 1 over the outputs that share one; 0 for neither."""
     if not transposed:
         taps = dilation * np.arange(axis.taps) - axis.before
         inside = taps[(taps >= 0) & (stride * (axis.outputs - 1) + taps < size)]
-        return float(len(set((inside % stride).tolist())))
+        return Fraction(len(set((inside % stride).tolist())))
     if dilation > 1:
-        return 0.0
+        return Fraction(0)
     at = np.arange(axis.outputs) + axis.before
     first, last = -((axis.taps - 1 - at) // stride), at // stride
     first, last = np.maximum(first, 0), np.minimum(last, size - 1)
     if (first > last).any():
-        return 0.0
+        return Fraction(0)
     chosen = np.clip((at - max(0, axis.taps - stride) // 2) // stride, first, last)
-    return 1.0 / float(np.bincount(chosen).max())
+    return Fraction(1, int(np.bincount(chosen).max()))
