@@ -26,6 +26,10 @@ KINDS: dict[str, tuple[str, str]] = {
         "a certificate of the bound of a network",
         "check it with `synth certify`",
     ),
+    "recomputation-certificate": (
+        "a certificate of the bound of a network that computes words again",
+        "check it with `synth certify`",
+    ),
     "profile": ("a profile of times per layer", "name it after --profile of `synth predict`"),
     "program": ("an emitted program", "start it with torchrun"),
     "script": ("a script for SLURM", "submit it with sbatch"),

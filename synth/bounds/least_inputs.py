@@ -81,7 +81,7 @@ def least_inputs(reading: Reading) -> Curve:
     if parts > MANY:
         whole = math.prod(axis.outputs for axis in axes)
         return _line(Fraction(whole * parts, groups), any_share(axes, whole) * parts / groups)
-    xs, ys = ([each / groups for each in some] for some in _of_image(axes, concave=parts > 1))
+    xs, ys = ([each / groups for each in some] for some in image_points(reading))
     return Curve(*([Fraction(0), *(x + i * of[-1] for i in range(parts) for x in of[1:])] for of in (xs, ys)))
 
 
@@ -89,8 +89,9 @@ def _line(x: Fraction, y: Fraction) -> Curve:
     return Curve([Fraction(0), x], [Fraction(0), y])
 
 
-def _of_image(axes: Sequence[Axis], concave: bool) -> Curve:
-    """Of one image. concave: points of or below a concave function, so that images fill one after another."""
+def image_points(reading: Windows) -> Curve:
+    """Of one image. Of several, points of or below a concave function: they fill one after another."""
+    axes, concave = reading.axes, reading.images * reading.groups > 1
     whole = math.prod(axis.outputs for axis in axes)
     some = {round(x) for x in np.geomspace(1, max(1, whole // 2), POINTS)} & set(range(whole // 2 + 1))
     if len(axes) < 3:

@@ -27,10 +27,10 @@ from synth.network.plan.universal import universal_words
 from synth.network.planner.family_certificate import (
     _class_of,
     check,
-    check_file,
     digest,
     family_certificate,
 )
+from synth.network.planner.network_certificates import check_file
 from synth.network.planner.planner import plan_network
 from synth.network.planner.surface_certificate import check as check_surface
 from synth.network.planner.surface_certificate import claim as any_claim

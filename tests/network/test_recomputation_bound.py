@@ -10,7 +10,7 @@ from synth.bounds.least_inputs import Axis
 from synth.layer.layer import Layer
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.network.plan.recomputation import ASSUMPTIONS, _ratio, recomputing_words
+from synth.network.plan.recomputation import _ratio, recomputing_assumptions, recomputing_words
 from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
@@ -73,7 +73,7 @@ def test_no_plan_receives_fewer(name: str, procs: int) -> None:
         assert words or procs == 2 or plan.cost == 0 or recompute > 0.1 or name == "volumes"
         text = report(plan)
         assert ("even one that computes words again" in text) == (plan.margins is not None and words > 0)
-        assert plan.margins is None or not words or all(each in text for each in ASSUMPTIONS)
+        assert plan.margins is None or not words or all(each in text for each in recomputing_assumptions())
 
 
 def test_no_plan_of_a_random_network_receives_fewer() -> None:

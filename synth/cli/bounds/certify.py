@@ -36,7 +36,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the chain that was checked. Raises `InputError` or `CheckError`."""
     text = text_or_nothing(args.certificate)
-    of_network = kind_of(text) == "network-certificate"
+    of_network = kind_of(text) in ("network-certificate", "recomputation-certificate")
     if not of_network:
         refuse_other_file(text, args.certificate, "certificate")
     lines = _of_network(args) if of_network else _of_layer(args)
@@ -69,7 +69,7 @@ def _of_layer(args: argparse.Namespace) -> list[str]:
 def _of_network(args: argparse.Namespace) -> list[str]:
     """The lines of a certificate of a network."""
     from synth.network.plan.plan_file import NetworkPlanFile
-    from synth.network.planner.family_certificate import check_file
+    from synth.network.planner.network_certificates import check_file
 
     if args.proved:
         raise UsageError("--proved is about certificates of layers, not of a network; leave it out")

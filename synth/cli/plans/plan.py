@@ -120,10 +120,9 @@ def _run_network(args: argparse.Namespace) -> int:
 
     if args.certify:
         from synth.network.file import load_network
-        from synth.network.planner.family_certificate import family_certificate
+        from synth.network.planner.network_certificates import certificate
 
-        request = network_request_of(args)
-        put(json_text(family_certificate(load_network(args.layer), request)), args.output)
+        put(json_text(certificate(load_network(args.layer), network_request_of(args))), args.output)
         return 0
     plan = network_plan_of(args)
     if args.json:

@@ -273,6 +273,18 @@ class NetworkCertificate(Object):
     digest: str
 
 
+class RecomputationCertificate(Object):
+    """`synth plan NET.yaml --recompute 10% --certify`; fractions are texts."""
+
+    schema: Literal["synth.recomputation-certificate/1"]
+    claim: str
+    network: str
+    procs: Count
+    tensors: list[dict[str, Any]]
+    words: Words
+    digest: str
+
+
 class Certified(Object):
     """`synth certify --json`: the steps that were checked."""
 
@@ -484,7 +496,7 @@ OUTPUTS: dict[str, tuple[type[Object], ...]] = {  # kind -> the objects that may
     "prediction": (Prediction,),
     "replay": (Replay,),
     "doctor": (Doctor,),
-    "certificate": (Certificate, NetworkCertificate),
+    "certificate": (Certificate, NetworkCertificate, RecomputationCertificate),
     "certified": (Certified,),
     "errata": (Errata,),
     "diff": (Diff,),

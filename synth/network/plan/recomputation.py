@@ -15,6 +15,7 @@ import numpy as np
 
 from synth.bounds.least_inputs import Axis, Proportion, Reading, Windows
 from synth.bounds.recomputation import Tensor, best_proof
+from synth.layer.layer import Layer
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.kinds import SHUFFLES
@@ -27,23 +28,30 @@ if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
 
 SUMS = ("add", "mul")  # of words at equal places
-ASSUMPTIONS = (
-    "a process that computes a word of a layer has all words that it reads, and words of layers are computed"
-    " as often as one likes",
-    "sums are split in those layers alone in which this plan splits them",
-    "one owner of every word of the network's input",
-    RESIDENT,
-    "in any process at most as many words of each layer as in this plan",
-    "any memory",
-)
+
+
+def recomputing_assumptions(
+    splits: str = "this plan splits", most: str = "as many words of each layer as in this plan"
+) -> list[str]:
+    """All that the bound assumes, a phrase each. splits: what says of which layers sums are split."""
+    return [
+        "a process that computes a word of a layer has all words that it reads, and words of layers are"
+        " computed as often as one likes",
+        f"sums are split in those layers alone in which {splits} them",
+        "one owner of every word of the network's input",
+        RESIDENT,
+        f"in any process at most {most}",
+        "any memory",
+    ]
 
 
 def recomputing_words(plan: NetworkPlan) -> int:
     """Words that a process receives at least in a forward pass, on average over the processes."""
-    return math.floor(best_proof(_tensors(plan), plan.request.procs).words)
+    return math.floor(best_proof(tensors_of(plan), plan.request.procs).words)
 
 
-def _tensors(plan: NetworkPlan) -> list[Tensor]:
+def tensors_of(plan: NetworkPlan) -> list[Tensor]:
+    """The tensors between the layers of a plan, sources first."""
     network, most = plan.network, _most_positions(plan)
     split = {
         node.name for node, placed in zip(network.planned, plan.placed_grids, strict=True) if _splits(placed)
@@ -104,26 +112,30 @@ def _by_channels(node: Node) -> bool:
 
 def _reading(node: Node, network: Network) -> Reading | None:
     """What a node reads of the positions of each of its inputs; None where nothing is proved."""
-    places, layer = _places(node.shape), node.layer
-    if layer is None:
+    if node.layer is None:
+        places = _places(node.shape)
         alike = node.kind in SUMS and all(shape == node.shape for shape in _shapes(node, network))
-        return (
-            Proportion(places, Fraction(_places(node.in_shape), places))
-            if alike or node.kind in SHUFFLES
-            else None
-        )
-    if not layer.spatial_axes or node.kind == "linear" or len(node.shape) != 2 + len(layer.kernel):
+        ratio = Fraction(_places(node.in_shape), places)
+        return Proportion(places, ratio) if alike or node.kind in SHUFFLES else None
+    if node.kind == "upsample" and tuple(node.layer.kernel) != tuple(node.layer.stride):
         return None
-    numbers = zip(node.shape[2:], layer.kernel, layer.zeros, strict=True)
+    plain = node.kind != "linear" and tuple(node.shape) == tuple(node.layer.output_shape)
+    return reading_of(node.layer, node.weighted) if plain else None
+
+
+def reading_of(layer: Layer, weighted: bool) -> Reading | None:
+    """What a layer reads of the positions of its input; None where nothing is proved."""
+    if not layer.spatial_axes or len(layer.output_shape) != 2 + len(layer.kernel):
+        return None
+    places = _places(layer.output_shape)
+    numbers = zip(layer.output_shape[2:], layer.kernel, layer.zeros, strict=True)
     axes = [Axis(outputs, taps, *zeros) for outputs, taps, zeros in numbers]
     plain = not layer.transposed and set(layer.stride) == set(layer.dilation) == {1}
     windows = tuple(axis for axis in axes if axis.taps > 1)
     if plain and windows and all(axis.more >= 0 and axis.side <= axis.outputs for axis in axes):
         images = places // math.prod(axis.outputs for axis in windows)
-        return Windows(windows, images, layer.groups if node.weighted else node.shape[1])
-    if node.kind == "upsample" and tuple(layer.kernel) != tuple(layer.stride):
-        return None
-    pairs = zip(axes, layer.stride, layer.dilation, node.in_shape[2:], strict=True)
+        return Windows(windows, images, layer.groups if weighted else layer.output_shape[1])
+    pairs = zip(axes, layer.stride, layer.dilation, layer.input[2:], strict=True)
     ratio = math.prod((_ratio(*each, layer.transposed) for each in pairs), start=Fraction(1))
     return Proportion(places, ratio) if ratio else None
 

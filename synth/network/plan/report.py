@@ -6,7 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan, incoming
-from synth.network.plan.recomputation import ASSUMPTIONS, recomputing_words
+from synth.network.plan.recomputation import recomputing_assumptions, recomputing_words
 from synth.network.plan.universal import assumptions, universal_words
 from synth.network.request import NetworkRequest
 from synth.network.step_time.calls import call_lines
@@ -163,7 +163,7 @@ def recomputing(plan: NetworkPlan) -> list[str]:
     return [
         "any schedule of these layers, even one that computes words again, receives at least "
         f"{show_words(words)} words on average; {ratio}",
-        f"  given: {'; '.join(ASSUMPTIONS)}",
+        f"  given: {'; '.join(recomputing_assumptions())}",
     ]
 
 

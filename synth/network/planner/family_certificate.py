@@ -8,7 +8,6 @@ there is also the bound of any schedule, see `surface_certificate`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -16,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from synth.base.doors import option
-from synth.base.errors import CheckError, InfeasibleError, InputError, UsageError
-from synth.base.user_files import MOST_JSON, read_text
+from synth.base.errors import CheckError, InfeasibleError
 from synth.bounds.certificate_check import digest, must
 from synth.layer.axes import AXES, ROW_MAJOR, SPATIAL, PerAxis
 from synth.layer.layer import Layer
 from synth.layer.window import Window
 from synth.machine.rank_groups import CHANNELS_SWAPPED, distinct_orders
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
-from synth.network.graph import Channels, Edge, Network, Node
+from synth.network.graph import Channels, Edge, Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.plan.plan_file import NetworkPlanFile
@@ -90,7 +88,7 @@ def family_certificate(network: Network, request: NetworkRequest) -> dict[str, A
         ],
         "classes": [
             {
-                "problem": _problem(planner.nodes[planner.class_of.index(k)]),
+                "problem": problem_of(planner.nodes[planner.class_of.index(k)].layer),
                 "weighted": kind.weighted,
                 "gradient": kind.input_gradient,
                 "options": [
@@ -161,10 +159,11 @@ def _outputs(layer: Layer) -> list[tuple[Window, int]]:
     return [(layer.nest.windows[axis], n) for axis, n in zip(SPATIAL[-len(sizes) :], sizes, strict=True)]
 
 
-def _problem(node: Node) -> dict[str, Any]:
-    assert node.layer is not None
-    data = node.layer.to_json()
-    return {key: data[key] for key in (*PROBLEM, *(TRANSPOSED if node.layer.transposed else ()))}
+def problem_of(layer: Layer | None) -> dict[str, Any]:
+    """The fields of a layer that certificates have."""
+    assert layer is not None
+    data = layer.to_json()
+    return {key: data[key] for key in (*PROBLEM, *(TRANSPOSED if layer.transposed else ()))}
 
 
 def _is_counted(network: Network, edge: Edge) -> bool:
@@ -209,32 +208,7 @@ def claim(data: Mapping[str, Any]) -> str:
 # -- the check ------------------------------------------------------------------------------------------
 
 
-def check_file(path: str, plan: NetworkPlanFile | None = None) -> list[str]:
-    """`check` of a file, and whether it is about a plan.
-
-    Raises `InputError` if it is not a certificate, `CheckError` at a false step.
-    """
-    try:
-        data = json.loads(read_text(path, MOST_JSON, "certificate"))
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InputError(
-                f"{path}: is not a certificate ({SCHEMA}); write one with `synth plan --certify`"
-            )
-        lines = check(data)
-        return lines if plan is None else [*lines, _about(data, plan)]
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-        AttributeError,
-        RecursionError,
-        UsageError,
-    ) as fault:
-        raise InputError(f"{path}: is not a complete certificate ({fault!r}); write it again") from fault
-
-
-def _about(data: Mapping[str, Any], plan: NetworkPlanFile) -> str:
+def about(data: Mapping[str, Any], plan: NetworkPlanFile) -> str:
     """A line that compares a plan with a certificate that `check` has checked."""
     kind = "words" if plan.objective == "words" else "seconds"
     wanted = {
