@@ -83,7 +83,7 @@ class Box:
         return Fraction(bisect_left(range(high), True, key=lambda n: not holds(Fraction(n, FINE))) - 1, FINE)
 
     def of_plane(self, x: Fraction, t: Fraction, last: bool = True) -> bool:
-        """Whether x outputs of a plane read x + t inputs at least. last: also if lines of both axes are full."""
+        """Whether x outputs of a plane read x + t inputs at least. last: also if lines of both are full."""
         (n1, n2), (s1, s2), (c1, c2) = self.n[:2], self.side[:2], self.cost[:2]
         right = t <= 0 or t * t <= 4 * c1 * c2 * x
         right = right and (s1 == 0 or t <= c2 * (n1 - s1 + 1)) and (s2 == 0 or t <= c1 * (n2 - s2 + 1))
