@@ -8,7 +8,7 @@ rank. A certificate splits the words of a redistribution between the layers at i
 for each listed choice of either, and one for all others. The bound is the sum of what each layer costs at
 least with its share. docs/networks.md has the argument.
 
-In inference a certificate also has a bound of any schedule of the layers. It follows from the surface of
+A certificate also has a bound of any schedule of the layers. It follows from the surface of
 regions, which docs/bounds.md derives. Here positions are gone through one by one.
 
 The exit code is 0 if every certificate is right, 1 if one is wrong, 2 if a file cannot be read.
@@ -675,7 +675,9 @@ def positive(text: object) -> Fraction:
     return Fraction(str(text))
 
 
-def check_any(data: dict[str, Any], network: str, layers: list[Layer], procs: int) -> str:
+def check_any(
+    data: dict[str, Any], network: str, layers: list[Layer], procs: int, training: bool = False
+) -> str:
     """The claim about any schedule of these layers."""
     need(data.keys() == {"words", "claim", "layers"}, "5: the fields of any_schedule")
     total = 0
@@ -685,19 +687,22 @@ def check_any(data: dict[str, Any], network: str, layers: list[Layer], procs: in
         words, cap, cut = whole(each["words"]), whole(each["most_work"], 1), each["cut"]
         key = f"{id(layer)} {json.dumps(each)}"
         need(isinstance(cut, dict) if words else cut is None, "5: words and what proves them")
+        times = layer.sums["In"] + layer.sums["Out"] if layer.weighted else 1  # passes with such halos
+        need(words % times == 0, "5: every pass between layers moves as many words")
         if words and key not in known:
-            known[key] = exceeded(layer, procs, cap, cut, words - 1)
+            known[key] = exceeded(layer, procs, cap, cut, words // times - 1)
         need(words == 0 or known[key], f"5: a layer moves at least {words} words")
         total += words
     words_ = str(Fraction(total, procs))
     need(data["words"] == words_, f"5: the layers move {words_} words of a process, on average")
     said = (
-        f"any schedule of the layers of {network} receives at least {words_} words, on average over the "
-        f"processes, given: {procs} processes; classical multiply-adds, each on a real input element done "
-        "once, in one process; one owner of every word of In and Out, at the start and at the end (weights "
-        "may be everywhere); one owner of every activation between layers, no copies kept from one layer to "
-        "the next; words that travel whole, from process to process, and are not added on the way; in any "
-        "process at most the multiply-adds of each layer that the certificate has; any memory"
+        f"any schedule of {'a training step of ' * training}the layers of {network} receives at least"
+        f" {words_} words, on average over the processes, given: {procs} processes; classical multiply-adds,"
+        " each on a real input element done once, in one process; one owner of every word of In and Out, at the"
+        " start and at the end (weights may be everywhere); one owner of every activation between layers, no"
+        " copies kept from one layer to the next; words that travel whole, from process to process, and are not"
+        " added on the way; in any process at most the multiply-adds of each layer that the certificate has"
+        f"{', in each pass' * training}; any memory"
     )
     need(data["claim"] == said, "5: the claim about any schedule is what is proved")
     return said
@@ -739,9 +744,10 @@ def check(data: dict[str, Any]) -> str:
         total += min(map(sum, zip(own, *shares, strict=True)))
     need(whole(data["words"]) <= total, f"4: the shares add up to {total} words, {data['words']} are claimed")
     need(data["claim"] == claim(data), "the claim is what is proved")
-    need((data["any_schedule"] is None) == made.training, "5: a bound of any schedule in inference")
-    if not made.training:
-        check_any(data["any_schedule"], data["network"], [made.classes[k] for k in made.of], made.procs)
+    of_any, layers = data["any_schedule"], [made.classes[k] for k in made.of]
+    need(of_any is not None or made.training, "5: a bound of any schedule")  # of training in later versions
+    if of_any is not None:
+        check_any(of_any, data["network"], layers, made.procs, made.training)
     rest = {key: value for key, value in data.items() if key != "digest"}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
     need(data["digest"] == digest, "the digest is that of the other fields")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import warnings
 from functools import partial
@@ -51,9 +52,13 @@ def main() -> None:
             if args.names and not any(name in entry.name for name in args.names):
                 continue
             found.append(earlier.get((entry.library, entry.name)) or _measured(entry, args))
-            console.print(row(found[-1]), markup=False, highlight=False)
+            line = _full_graph_row(found[-1]) if args.fullgraph else row(found[-1])
+            console.print(line, markup=False, highlight=False)
             if args.json:
                 args.json.write_text(json.dumps(found, indent=1))
+    if args.fullgraph:
+        _write_full_graphs(found, args)
+        return
     console.print("\n".join(causes(found)), markup=False, highlight=False)
     console.print(verdict(found), markup=False)
     if args.output:
@@ -66,6 +71,11 @@ def main() -> None:
 def _measured(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
     """All that is found out about a model."""
     names = {"library": entry.library, "name": entry.name}
+    if args.fullgraph:
+        from benchmarks.models_survey.full_graphs import compare_full_graph
+
+        run = partial(compare_full_graph, entry, args.fullgraph)
+        return {**names, "backend": args.fullgraph, **forked(run, args.ranks or 2, args.seconds)}
     one = forked(partial(look, entry, 4, args.plan), 0, args.seconds)
     result = {**names, **one}
     if args.ranks and "refused" not in one and "failed" not in one:
@@ -76,6 +86,23 @@ def _measured(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def _full_graph_row(found: dict[str, Any]) -> str:
+    from benchmarks.models_survey.full_graphs import verdict_of
+
+    return f"{found['library']:<12} {found['name']:<40} {verdict_of(found)}"
+
+
+def _write_full_graphs(found: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    from benchmarks.models_survey.full_graphs import page
+
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    if args.output:
+        output = RESULTS.with_name("models-full-graphs.md") if args.output == RESULTS else args.output
+        output.write_text(page(found, args.ranks or 2, commit.stdout.strip()))
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -84,6 +111,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--library", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     parser.add_argument("--ranks", type=int, default=0, help="run on as many gloo ranks, too")
     parser.add_argument("--plan", action="store_true", help="measure the time of planning for 4 processes")
+    parser.add_argument(
+        "--fullgraph",
+        metavar="BACKEND",
+        help="instead, run each as one operator of a full graph",
+    )
     parser.add_argument("--seconds", type=float, default=240.0, help="limit of time of each model and part")
     parser.add_argument("--json", type=Path, help="write all that is found")
     parser.add_argument(

@@ -112,7 +112,7 @@ def _refused(call: Callable[[], Any]) -> bool:
 
 def _without_chance(model: nn.Module) -> nn.Module:
     """The model without dropout, stochastic depth and noise: ranks draw other numbers than one process."""
-    torch.randn_like = torch.zeros_like  # of the samples of variational autoencoders
+    torch.randn_like = _no_noise  # of the samples of variational autoencoders
     for module in model.modules():
         for name in (
             "p",
@@ -127,6 +127,10 @@ def _without_chance(model: nn.Module) -> nn.Module:
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model
+
+
+def _no_noise(like: torch.Tensor, **rest: Any) -> torch.Tensor:
+    return torch.zeros_like(like, **rest)
 
 
 def _batch(model: nn.Module, input: Any, seed: int, noise: float = 0.0) -> tuple[Any, dict[str, Any]]:

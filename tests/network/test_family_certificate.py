@@ -153,9 +153,8 @@ layers:
 
 
 @cache
-def _of_any(procs: int = 16) -> str:
-    data = family_certificate(parse_network(IMAGE, "image"), request_of(procs, "inference"))
-    return json.dumps(data)
+def _of_any(procs: int = 16, mode: str = "inference") -> str:
+    return json.dumps(family_certificate(parse_network(IMAGE, "image"), request_of(procs, mode)))
 
 
 @pytest.mark.parametrize("procs", [4, 16])
@@ -168,6 +167,30 @@ def test_halos_of_any_schedule_are_proved_twice(procs: int, alone: ModuleType) -
     assert data["any_schedule"]["words"] == str(universal_words(plan))
     proved = [each["words"] > 0 for each in data["any_schedule"]["layers"]]
     assert sum(proved) >= (2 if procs == 4 else 4)
+
+
+def test_a_training_step_moves_halos_in_two_passes(alone: ModuleType) -> None:
+    """Of activations and of their gradients; poolings and the first layer have one pass between layers."""
+    trained, once = (json.loads(_of_any(16, mode)) for mode in ("training", "inference"))
+    assert check(trained)[-2] == f"so {trained['any_schedule']['claim']}"
+    assert alone.check(trained) == trained["claim"]
+    kinds = [trained["classes"][each["class"]] for each in trained["layers"]]
+    pairs = list(zip(kinds, trained["any_schedule"]["layers"], once["any_schedule"]["layers"], strict=True))
+    alike = [(kind, own, one) for kind, own, one in pairs if own["most_work"] == one["most_work"]]
+    assert len(alike) >= 3
+    for kind, own, one in alike:
+        assert own["words"] == (1 + (kind["weighted"] and kind["gradient"])) * one["words"]
+    plan = plan_network(parse_network(IMAGE, "image"), request_of(16, "training"))
+    assert 0 < Fraction(trained["any_schedule"]["words"]) <= universal_words(plan)
+    for change in ({"any_schedule": None}, {"any_schedule": once["any_schedule"]}):
+        other = {**trained, **change}
+        other["digest"] = digest(other)
+        if change["any_schedule"] is None:  # as files of older versions have it
+            assert alone.check(other) == check(other)[-1].removeprefix("so ")
+            continue
+        for checker in (check, alone.check):
+            with pytest.raises((CheckError, alone.Wrong)):
+                checker(other)
 
 
 @settings(max_examples=tried_(60, 600), deadline=None)
@@ -233,9 +256,7 @@ def _certificate() -> dict[str, Any]:
 def test_an_edit_without_a_new_digest_is_refused(tmp_path: Path) -> None:
     data = _certificate()
     path = tmp_path / "bound.json"
-    path.write_text(
-        json.dumps({**data, "network": "other", "claim": data["claim"].replace("residual", "other")})
-    )
+    path.write_text(json.dumps(data).replace("residual", "other"))
     with pytest.raises(CheckError, match="the digest is that of the other fields"):
         check_file(str(path))
     path.write_text(json.dumps({**data, "classes": 3}))

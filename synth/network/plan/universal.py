@@ -70,6 +70,13 @@ def _of_layer(kind: LayerClass, procs: int, load: int, training: bool, resident:
         return halos
     if not training:
         return Fraction(surface_bound(nest, procs, load))
-    passes = kind.passes(training=True)
-    both = sum(WRITES[pass_] != "Ker" for pass_ in passes)  # forward of activations, backward of gradients
-    return max(both * halos, Fraction(training_bound(nest, procs, load, passes).words))
+    both = passes_between_layers(kind, training=True) * halos
+    return max(both, Fraction(training_bound(nest, procs, load, kind.passes(training=True)).words))
+
+
+def passes_between_layers(kind: LayerClass, training: bool) -> int:
+    """The passes that write no weights: forward of activations, and backward of gradients.
+
+    A pooling has no backward pass here: a maximum sends what it sends.
+    """
+    return sum(WRITES[pass_] != "Ker" for pass_ in kind.passes(training)) if kind.weighted else 1

@@ -2,8 +2,8 @@
 
 The certificate lists options of each class of layers (a grid and the order of its axes) with their words, and
 the least words of all others. Redistributions are split between their ends by `potentials`; those to or from
-an option that is not listed count nothing. `check` counts all of this again, without a search. In inference
-there is also the bound of any schedule, see `surface_certificate`.
+an option that is not listed count nothing. `check` counts all of this again, without a search. There is also
+the bound of any schedule, see `surface_certificate`.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def family_certificate(network: Network, request: NetworkRequest) -> dict[str, A
             for (source, target), (one, other) in parts.items()
         ],
         "words": bound_of(costs, parts),
-        "any_schedule": None
-        if request.training
-        else any_schedule(network.name, planner.classes, planner.class_of, loads(plan), request.procs),
+        "any_schedule": any_schedule(
+            network.name, planner.classes, planner.class_of, loads(plan), request.procs, request.training
+        ),
     }
     data["claim"] = claim(data)
     return {**data, "digest": digest(data)}
@@ -269,8 +269,8 @@ def check(data: Mapping[str, Any]) -> list[str]:
     must(words <= total, f"{words} words follow; {total} do")
     must(data["claim"] == claim(data), "the claim is what is proved")
     of_any = data["any_schedule"]
-    must((of_any is None) == training, "any_schedule is of inference")
-    more = [] if training else check_surface(of_any, data["network"], kinds, of, procs)
+    must(of_any is not None or training, "any_schedule is there")  # of training since a later version
+    more = [] if of_any is None else check_surface(of_any, data["network"], kinds, of, procs, training)
     must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
     lines.append(f"all layers and their potentials: at least {total} words")
     return [*lines, *more, f"so {data['claim']}"]

@@ -14,7 +14,7 @@ from typing import Any
 from synth.bounds.certificate_check import must
 from synth.bounds.surface import Cut, surface_cut, words_of
 from synth.network.grids.layer_class import LayerClass
-from synth.network.plan.universal import given
+from synth.network.plan.universal import given, passes_between_layers
 
 WORK = "in any process at most the multiply-adds of each layer that the certificate has"
 FRACTION = re.compile(r"[1-9]\d{0,39}(/[1-9]\d{0,39})?")
@@ -22,35 +22,50 @@ MOST_WORK = 2**200
 
 
 def any_schedule(
-    network: str, kinds: Sequence[LayerClass], of: Sequence[int], loads: Sequence[int], procs: int
+    network: str,
+    kinds: Sequence[LayerClass],
+    of: Sequence[int],
+    loads: Sequence[int],
+    procs: int,
+    training: bool = False,
 ) -> dict[str, Any]:
-    """The bound as JSON data. `kinds`: classes of layers; `of`: the class of each layer."""
+    """The bound as JSON data. `kinds`: classes of layers; `of`: the class of each layer.
+
+    In a training step halos move in each pass that writes no weights.
+    """
     layers: list[dict[str, Any]] = []
     for number, load in zip(of, loads, strict=True):
         nest = kinds[number].nest
         cut = surface_cut(nest, procs, load)
         words = 0 if cut is None else words_of(nest, procs, load, cut)
+        words *= passes_between_layers(kinds[number], training)
         shown = None if cut is None or not words else _shown(cut)
         layers.append({"most_work": load, "cut": shown, "words": words})
     total = str(Fraction(sum(each["words"] for each in layers), procs))
-    return {"words": total, "claim": claim(network, procs, total), "layers": layers}
+    return {"words": total, "claim": claim(network, procs, total, training), "layers": layers}
 
 
 def _shown(cut: Cut) -> dict[str, Any]:
     return {**cut._asdict(), "side": str(cut.side), "weight": str(cut.weight)}
 
 
-def claim(network: str, procs: int, words: str) -> str:
+def claim(network: str, procs: int, words: str, training: bool = False) -> str:
     """The sentence that is proved, with all that it assumes."""
-    assumed = "; ".join([f"{procs} processes", *given(True, WORK)])
+    assumed = "; ".join([f"{procs} processes", *given(True, WORK + ", in each pass" * training)])
+    what = f"{'a training step of ' * training}the layers of {network}"
     return (
-        f"any schedule of the layers of {network} receives at least {words} words, on average over the"
+        f"any schedule of {what} receives at least {words} words, on average over the"
         f" processes, given: {assumed}"
     )
 
 
 def check(
-    data: Mapping[str, Any], network: str, kinds: Sequence[LayerClass], of: Sequence[int], procs: int
+    data: Mapping[str, Any],
+    network: str,
+    kinds: Sequence[LayerClass],
+    of: Sequence[int],
+    procs: int,
+    training: bool = False,
 ) -> list[str]:
     """Compute the words of all layers anew; returns the step as text. Raises `CheckError` if one differs."""
     must(data.keys() == {"words", "claim", "layers"}, "any_schedule has the fields of this version")
@@ -63,12 +78,12 @@ def check(
         must(load * procs >= nest.real_work and load < MOST_WORK, f"the processes can do layer {place}")
         if (number, load, cut) not in known:
             known[number, load, cut] = 0 if cut is None else words_of(nest, procs, load, cut)
-        words = known[number, load, cut]
+        words = known[number, load, cut] * passes_between_layers(kinds[number], training)
         must(each["words"] == words, f"layer {place} moves {each['words']} words; its cut proves {words}")
         total += words
     average = str(Fraction(total, procs))
     must(data["words"] == average, f"{data['words']} words on average follow; {average} do")
-    must(data["claim"] == claim(network, procs, average), "the claim is what is proved")
+    must(data["claim"] == claim(network, procs, average, training), "the claim is what is proved")
     return [f"surface of regions, {len(of)} layers: {total} words of all processes", f"so {data['claim']}"]
 
 
