@@ -697,12 +697,12 @@ def check_any(
     need(data["words"] == words_, f"5: the layers move {words_} words of a process, on average")
     said = (
         f"any schedule of {'a training step of ' * training}the layers of {network} receives at least"
-        f" {words_} words, on average over the processes, given: {procs} processes; classical multiply-adds,"
-        " each on a real input element done once, in one process; one owner of every word of In and Out, at the"
-        " start and at the end (weights may be everywhere); one owner of every activation between layers, no"
-        " copies kept from one layer to the next; words that travel whole, from process to process, and are not"
-        " added on the way; in any process at most the multiply-adds of each layer that the certificate has"
-        f"{', in each pass' * training}; any memory"
+        f" {words_} words, on average over the processes, given: {procs} processes; classical"
+        " multiply-adds, each on a real input element done once, in one process; one owner of every word"
+        " of In and Out, at the start and at the end (weights may be everywhere); one owner of every"
+        " activation between layers, no copies kept from one layer to the next; words that travel whole,"
+        " from process to process, and are not added on the way; in any process at most the multiply-adds"
+        f" of each layer that the certificate has{', in each pass' * training}; any memory"
     )
     need(data["claim"] == said, "5: the claim about any schedule is what is proved")
     return said
