@@ -125,6 +125,33 @@ def left(
     return outs
 
 
+def with_zeros(
+    made: torch.Tensor, leaves: Iterable[torch.Tensor | None]
+) -> torch.Tensor:
+    """An output whose gradient gives zeros to other tensors, too; no word moves."""
+    trained = [each for each in leaves if each is not None and each.requires_grad]
+    if not trained or not torch.is_grad_enabled():
+        return made
+    out: torch.Tensor = WithZeros.apply(made, *trained)  # type: ignore[no-untyped-call]
+    return out
+
+
+class WithZeros(torch.autograd.Function):
+    """The same values, and a gradient of zeros to other tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        """The same values."""
+        ctx.others = others
+        return made.view_as(made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The gradient, and zeros."""
+        return gradient, *map(torch.zeros_like, ctx.others)
+
+
 def side_of(
     batch: torch.Tensor, sides: Mapping[str, Partition], like: str | None
 ) -> Partition:

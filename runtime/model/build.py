@@ -152,6 +152,7 @@ class Builder(Wiring):
                 self.graph_outputs: tuple[fx.Node, ...] = tuple(given)
                 self.outputs = tuple(each.name for each in given)
                 self.structure = node.meta["structure"]
+                self.left_out = node.meta.get("left out", ())
                 self.modes = node.meta.get("refused", {})
                 self.attributes = node.meta.get("attributes", Attributes())
             case "call_module" | "call_function":

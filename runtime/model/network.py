@@ -23,7 +23,13 @@ from synth.runtime.layers.steps.held import local_part, own_words
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_value, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
-from synth.runtime.model.boundary import entered, left, side_of, whole_of
+from synth.runtime.model.boundary import (
+    entered,
+    left,
+    side_of,
+    whole_of,
+    with_zeros,
+)
 from synth.runtime.model.call_graphs import CallGraphs, Plan, modes_of
 from synth.runtime.model.checks.overlaps import require_apart
 from synth.runtime.model.checks.uses import (
@@ -237,6 +243,7 @@ class Network(Shown):
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
             program, made, before = self._computed(call, given)
+            made = self._with_zeros(program, given, made)
             self._meter.add(program.operations, torch.is_grad_enabled())
         if refuses:
             made = [without_gradient(each) for each in made]
@@ -253,6 +260,17 @@ class Network(Shown):
             for place, each in enumerate(outs)
         ]
         return program.structure.filled(outs)
+
+    def _with_zeros(
+        self, program: StepGraph, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The outputs, with a gradient of zeros to what no step reads a word of."""
+        inputs, outs = dict(zip(program.inputs.values(), given, strict=True)), [*made]
+        for place, (keys, names) in program.gets_zeros.items():
+            held = [stored(*self._places[key]) for key in sorted(keys)]
+            leaves = [*held, *(inputs[name] for name in sorted(names))]
+            outs[place] = with_zeros(made[place], leaves)
+        return outs
 
     def _require_state(self, first: StepGraph, given: list[torch.Tensor]) -> None:
         """Raise `ValueError` for a state of another shape than was planned."""

@@ -78,7 +78,8 @@ class Wiring:
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it has another graph.
     shows: node -> the input of the network of which its result is a view.
-    outputs: nodes. structure: of what the model gives.
+    outputs: nodes. structure: of what the model gives. left_out: for each output, the
+        calls and inputs to which its gradient is zero, of which no step reads a word.
     attributes: of modules, which the model reads.
     rings: node -> what ranks hold of its value beside their own words, see `Margins`.
     covered: the calls that read what is held; others, and the user, get own words.
@@ -99,6 +100,7 @@ class Wiring:
     modes: dict[bool, str] = field(default_factory=dict)
     shows: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    left_out: tuple[frozenset[str], ...] = ()
     structure: Structure = field(default_factory=lambda: Structure(None))
     attributes: Attributes = field(default_factory=Attributes)
     rings: dict[str, Ring] = field(default_factory=dict)
@@ -183,6 +185,21 @@ class StepGraph(Wiring):
         """By name, which words of an output each rank computes."""
         pairs = zip(self.structure.names, self.outputs, strict=True)
         return {name: Partition(self.layouts[node]) for name, node in pairs}
+
+    @cached_property
+    def gets_zeros(self) -> dict[int, tuple[set[str], set[str]]]:
+        """Place of an output -> the keys and inputs to which its gradient is zero."""
+        inputs, found = {*self.inputs.values()}, {}
+        for place, names in enumerate(self.left_out):
+            keys = {key for name in names - inputs for key in self._trained_by(name)}
+            if keys or names & inputs:
+                found[place] = keys, {*(names & inputs)}
+        return found
+
+    def _trained_by(self, name: str) -> set[str]:
+        """The keys that get a gradient from the result of a call."""
+        keys = {key for key, _ in self.held[name]} & self.homes.keys()
+        return keys & self.paths.get(name, keys)
 
     @cached_property
     def seeds(self) -> Seeds:

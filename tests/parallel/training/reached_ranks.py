@@ -42,14 +42,26 @@ class Ends(nn.Module):
         return self.ends(x, y)
 
 
-def model(region: bool) -> nn.Module:
-    torch.manual_seed(0)
-    return Ends(region).double()
+class Slices(Ends):
+    """Slices of what two layers and an input are joined to: each reads one of them alone."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second, _ = self.ends(functional.relu(self.stem(x)), y)
+        joined = torch.cat([first, second, y], 1)
+        return joined[:, :4], joined.flip(3)[:, 4:8], joined.narrow(1, 8, 2)
 
 
-def steps(plan: Any, region: bool) -> dict[str, float]:
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "region": lambda: Ends(True),
+    "plain": lambda: Ends(False),
+    "slices": lambda: Slices(False),
+}
+
+
+def steps(plan: Any, kind: str) -> dict[str, float]:
     """Distances of gradients and weights from one process by step; infinite where one alone is None."""
-    whole = model(region)
+    torch.manual_seed(0)
+    whole = KINDS[kind]().double()
     net: Any = synth.parallelize(copy.deepcopy(whole), (SHAPE, SHAPE), plan=plan, check=False)
     nets, found = (net, whole), dict[str, float]()
     optimizers = [torch.optim.SGD(e.parameters(), 0.05, momentum=0.9, weight_decay=0.1) for e in nets]

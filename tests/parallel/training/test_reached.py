@@ -20,11 +20,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("plan", ["data", pytest.param({"h": 2}, marks=pytest.mark.slow), "filter"], ids=str)
-@pytest.mark.parametrize("region", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["region", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.one_in(2)
-def test_what_a_loss_does_not_reach_has_no_gradient(plan: Any, region: bool, pair: RankPool) -> None:
+def test_what_a_loss_does_not_reach_has_no_gradient(plan: Any, kind: str, pair: RankPool) -> None:
     """Zeros would let weight decay and momentum change a parameter that stays in one process."""
-    for found in pair.call("steps", plan, region):
+    for found in pair.call("steps", plan, kind):
+        assert max(found.values()) < 1e-9, found
+
+
+@pytest.mark.parametrize("plan", [{"h": 2}, pytest.param("filter", marks=pytest.mark.slow)], ids=str)
+def test_what_slices_leave_out_has_a_gradient_of_zeros(plan: Any, pair: RankPool) -> None:
+    """As in torch: without zeros, weight decay and momentum would not change a parameter."""
+    for found in pair.call("steps", plan, "slices"):
         assert max(found.values()) < 1e-9, found
 
 
