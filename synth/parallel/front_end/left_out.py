@@ -6,7 +6,7 @@ momentum and weight decay of an optimizer change them, where parameters without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from synth.runtime.operators.table import Operators
 
-    Sources = Mapping[fx.Node, Sequence[fx.Node]]
+    Sources = dict[fx.Node, list[fx.Node]]
 
 
-def sources_of(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+def sources_of(graph: fx.Graph) -> Sources:
     """Node -> those that it reads; those of the last node are the outputs, in order."""
     found = {node: list(node.all_input_nodes) for node in graph.nodes}
     last = next(reversed(graph.nodes))
