@@ -16,7 +16,7 @@ from torch import fx
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.ring import Ring
-from synth.runtime.grid.boxes import Box
+from synth.runtime.grid.boxes import Box, volume, with_interval
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.steps.on_rows import OnRows, Read
 from synth.runtime.layers.steps.pulled import Pulled
@@ -28,6 +28,7 @@ from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operator
 from synth.runtime.rules.access import read_ends
 from synth.runtime.rules.convolution import convolution
+from synth.runtime.rules.movement import from_own_boxes
 from synth.runtime.rules.rule import Operand
 
 BY_RULE = (
@@ -117,19 +118,33 @@ class Margins:
             used = [_used(one, computed) for one in each]
             step: Step = self._by_rule(call, operator, taken, computed)
         else:
-            taken = dict.fromkeys(held, computed)
-            used = [computed] * len(held)
+            taken = {node: _of_channels(computed, node_shape(node)[1]) for node in held}
+            used = list(taken.values())
             mine = computed.with_boxes(computed.whole, place.owned)
-            given = taken, self.counter, self.batch_norms
-            chosen = choose_step(call, operator, *given, owned=mine)
-            assert chosen is not None
-            step = chosen
+            step = self._in_place(call, operator, taken, mine)
         places = zip(held.values(), taken.values(), used, strict=True)
         reads = [Read(*each) for each in places]
         self._check(call, reads)
         made = OnRows(step, reads)
         made.settings = step.settings
         return made
+
+    def _in_place(
+        self,
+        call: Call,
+        operator: Operator,
+        given: Mapping[fx.Node, Layout],
+        owned: Layout,
+    ) -> Step:
+        """The step of a call that reads its own rows."""
+        if operator.kind == "reindex":
+            ((_, source),) = given.items()
+            rule = from_own_boxes(source, operator.form.maps, operator.form.value)
+            return Pulled(rule, self.counter(call.name))
+        place = given, self.counter, self.batch_norms
+        chosen = choose_step(call, operator, *place, owned=owned)
+        assert chosen is not None
+        return chosen
 
     def _by_rule(
         self,
@@ -161,6 +176,18 @@ class Margins:
                     f" {node.name}, but holds {read.held.boxes[rank]}; this is a fault"
                     " of synth: report it with this line, and plan without recompute"
                 )
+
+
+def _of_channels(layout: Layout, channels: int) -> Layout:
+    """The positions of boxes with all channels, of which there may be others."""
+    if layout.whole[1] == channels:
+        return layout
+    boxes = (
+        with_interval(box, 1, (0, channels if volume(box) else 0))
+        for box in layout.boxes
+    )
+    whole = (layout.whole[0], channels, *layout.whole[2:])
+    return layout.with_boxes(whole, boxes)
 
 
 def _reads(operand: Operand) -> Layout:

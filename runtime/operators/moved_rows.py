@@ -38,6 +38,8 @@ def moved_rows(call: Call) -> MovedRows | None:
     if module is None:
         name, part = getattr(call.function, "picked", (call.word, 0))
         found = rows_of(name, shape, call.node.args[1:], call.node.kwargs, part)
+    elif type(module) is nn.ChannelShuffle:
+        found = rows_of("channel_shuffle", shape, (module.groups,), {})
     else:
         mode, value = PADS.get(type(module)), getattr(module, "value", 0.0)
         found = (

@@ -57,6 +57,30 @@ def reindexed(
     return Rule(out, (pulled(source, reads, out),), call)
 
 
+def from_own_boxes(source: Layout, maps: Sequence[RowMap], value: float) -> Rule:
+    """The same of ranks that have all rows along each dimension whose rows move.
+
+    Boxes of several ranks may have the same words; none move.
+    """
+    kept = (tuple(map(owned_rows, maps, box)) for box in source.boxes)
+    out = source.with_boxes([len(each.rows) for each in maps], kept)
+    slices, dims = list[slice](), list[_Dim]()
+    for each in maps:
+        rows = each.rows
+        if isinstance(rows, range) and rows.step > 0:
+            part = (
+                slice(None) if each.plain else slice(rows.start, rows.stop, rows.step)
+            )
+            slices.append(part)
+            dims.append(_Dim(0, None, 0, len(rows)))
+            continue
+        first, last = read_rows(rows)
+        slices.append(slice(None))
+        dims.append(_Dim(first, tuple(rows[first:last]), len(rows) - last, each.size))
+    call, taken = _Picked(dims, shape(out.mine), value), tuple(slices)
+    return Rule(out, (Operand(source, source),), lambda shard: call(shard[taken]))
+
+
 class _Dim(NamedTuple):
     """What becomes of the rows that are read along a dimension of the operand.
 

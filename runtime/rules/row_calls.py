@@ -8,6 +8,7 @@ all modes, slices, `narrow`, `select`, one part of `chunk`, `split` or `unbind`,
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -128,6 +129,7 @@ def _getitem(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
     rest = [slice(None)] * (len(shape) - taken)
     place = next((i for i, each in enumerate(items) if each is Ellipsis), len(items))
     items[place : place + 1] = rest
+    kept = sum(isinstance(each, slice) for each in items)
     maps, dims = list[RowMap](), Dims()
     for each in items:
         if each is None:
@@ -137,6 +139,9 @@ def _getitem(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
         if isinstance(each, slice):
             dims.append(len(maps))
             maps.append(RowMap(size, range(size)[each]))
+        elif isinstance(each, list) and len(items) == len(shape) == kept + 1:
+            dims.append(len(maps))
+            maps.append(RowMap(size, [range(size)[_whole(row)] for row in each]))
         else:
             maps.append(RowMap(size, [range(size)[_whole(each)]]))
     plain = dims == list(range(len(shape)))
@@ -247,6 +252,22 @@ def _interleave(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRo
     return along(shape, dim, [row // times for row in range(times * shape[dim])])
 
 
+def _channel_shuffle(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    groups = _whole(given.get(0, "groups"))
+    return along(shape, 1, parts_in_order((groups, shape[1] // groups), (1, 0)))
+
+
+def _reordered(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    return along(shape, 1, parts_in_order(*given.args))
+
+
+def parts_in_order(extents: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The rows of a dimension that is split into some extents, which are permuted."""
+    rows = torch.arange(math.prod(extents)).reshape(tuple(extents))
+    found: list[int] = rows.permute(tuple(order)).flatten().tolist()
+    return found
+
+
 def _unsqueeze(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
     dims: Dims = list(range(len(shape)))
     dims.insert(_whole(given.get(0, "dim")) % (len(shape) + 1), None)
@@ -280,6 +301,8 @@ FUNCTIONS: dict[str, Callable[..., MovedRows | None]] = {
     "expand": _expand,
     "repeat": _repeat,
     "repeat_interleave": _interleave,
+    "channel_shuffle": _channel_shuffle,
+    "reordered": _reordered,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
 }

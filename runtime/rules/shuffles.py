@@ -55,6 +55,16 @@ def shuffle(
     return x.reshape(form.wide).permute(form.dims).reshape(form.shape)
 
 
+def reordered(
+    x: torch.Tensor, extents: Sequence[int], order: Sequence[int]
+) -> torch.Tensor:
+    """Channels in another order: split into some extents, which are permuted."""
+    dims = [1 + dim for dim in order]
+    wide = x.unflatten(1, tuple(extents))
+    rest = range(1 + len(dims), wide.dim())
+    return wide.permute(0, *dims, *rest).flatten(1, len(dims))
+
+
 def shuffled(source: Layout, out: Layout, call: LocalCall) -> Rule:
     """A shuffle whose result has any boxes. call: torch's function of some whole rows.
 

@@ -1,9 +1,9 @@
 """The tensors of a planned network between whose layers rows may be computed twice.
 
 A tensor is *covered* if each rank computes all channels of its rows from rows of its sources: convolutions,
-poolings and nearest upsamplings whose grid cuts samples and positions alone, shuffles behind these,
-operations on single words, concatenations, and normalizations. All others have the boxes of their layer, and
-are computed as always.
+poolings and nearest upsamplings whose grid cuts samples and positions alone, shuffles and selections of
+channels behind these, operations on single words, concatenations, and normalizations. All others have the
+boxes of their layer, and are computed as always.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ def _tensor(
         return _joined(node, graph)
     if node.kind in SHUFFLES:
         return _shuffled(node, first)
+    if node.kind == "reindex":
+        return _of_channels(node, first)
     if node.kind in ("add", "mul") and len({graph[name].shape for name in node.inputs}) == 1:
         return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources)
     return None
@@ -155,6 +157,17 @@ def _shuffled(node: Node, first: RowTensor) -> RowTensor:
             ratio = max(size // n, n // size)
             windows[place - SPATIAL_PLACES[0]] = RowWindow(ratio, ratio, spread=n > size)
     return replace(made, covered=True, sources=node.inputs, windows=tuple(windows))
+
+
+def _of_channels(node: Node, first: RowTensor) -> RowTensor | None:
+    """Some channels in any order, such as a half of them; None where other rows are moved."""
+    if node.dims or not all(each.plain for dim, each in enumerate(node.maps) if dim != 1):
+        return None
+    if not _whole_channels(first.own, first.shape[1]):
+        return None
+    own, more = first.own.copy(), node.shape[1] >= node.in_shape[1]
+    own[1, 1] = np.where(own[1, 1] > 0, node.shape[1], 0)
+    return RowTensor(node.name, flat(node.shape), own, first.placed, True, node.inputs, free=more)
 
 
 def _whole_channels(own: Array, channels: int) -> bool:

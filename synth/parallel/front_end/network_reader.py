@@ -304,13 +304,14 @@ class NetworkReader:
 
     def _shuffle(self, call: Call, channels: int) -> Value | None:
         """Channels to positions of a map, or back. channels: the dimension that has them."""
-        first, before = self.values[call.inputs[0]], call.shapes[0]
-        if channels != 1 or first.order != straight(before):
+        first = self.values[call.inputs[0]]
+        if first.order[channels] != 1:
             return None
-        if before == call.out:
+        if call.shapes[0] == call.out:
             return first
-        name, kind = self.names.of(call), "pixelshuffle" if before[1] > call.out[1] else "pixelunshuffle"
-        self.nodes[name] = Node(name, kind, (first.name,), call.out, before)
+        before, shape = self._shape_of(first.name), permuted(call.out, first.order)
+        name, kind = self.names.of(call), "pixelshuffle" if before[1] > shape[1] else "pixelunshuffle"
+        self.nodes[name] = Node(name, kind, (first.name,), shape, before)
         return Value(name, first.order)
 
     def _elementwise(self, call: Call) -> Value | None:

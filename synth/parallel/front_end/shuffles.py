@@ -1,18 +1,20 @@
 """Rewrites a reshape, a permutation and a reshape that shuffle channels and positions as one call.
 
 `x.view(b, c, 2, 2, h, w).permute(0, 1, 4, 2, 5, 3).reshape(b, c, 2 * h, 2 * w)` is a pixel shuffle, and its
-inverse a pixel unshuffle: of one to three dimensions, with the factors in any order among the channels.
+inverse a pixel unshuffle: of one to three dimensions, with the factors in any order behind the channels.
+Where factors stand before them, a call beside it puts the channels into another order. Films may have their
+frames before the channels.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.parallel.front_end.mapped_loops import LoopWriter, uniform
-from synth.parallel.front_end.rewrite import redirect_users
+from synth.parallel.front_end.rewrite import is_fixed, redirect_users
 
 if TYPE_CHECKING:
     from torch import fx
@@ -23,13 +25,20 @@ if TYPE_CHECKING:
 Runs = list[tuple[int, int]]  # (size, stride) of the parts of a dimension, the outermost first
 Place = list[Runs]  # of a tensor, by dimension: where its words are in another one
 Moved = tuple["Call", Sequence[int] | None]  # a call, and the order of dimensions of a permutation
+Written = list[tuple[Any, ...]]  # functions, each of what the one before gives, with their other arguments
 MOST_CALLS = 8  # of a shuffle
+FRAMES = (0, 2, 1, 3, 4)  # order of dimensions of films that puts frames before the channels, and back
+
+
+class _Form(NamedTuple):
+    """A shuffle: the shapes that words are viewed in and the orders of their dimensions, and its calls."""
+
+    views: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    calls: Written
 
 
 def join_shuffles(graph: fx.Graph, operators: Operators) -> None:
-    """Replace calls that are a shuffle together, and between which nothing else is read, by one call."""
-    from synth.runtime.rules.shuffles import shuffle
-
+    """Replace calls that are a shuffle together, and between which nothing else is read, by few calls."""
     for node in list(graph.nodes):
         calls, source = list[Moved](), node
         while len(calls) < MOST_CALLS and not (calls and len(source.users) > 1):
@@ -40,10 +49,36 @@ def join_shuffles(graph: fx.Graph, operators: Operators) -> None:
             (source,) = moved[0].inputs
             found = _as_shuffle(calls)
             if found is not None:
-                writer = LoopWriter(graph, operators, node, node)
-                redirect_users(node, writer.call(shuffle, (source, *found), node.meta["value"]))
-                writer.erase(node)
+                _write(graph, operators, node, source, found)
                 break
+
+
+def shuffle_films(graph: fx.Graph, operators: Operators) -> None:
+    """Let pixel shuffles of frames have the channels before the frames, as convolutions have them."""
+    from synth.runtime.rules.shuffles import shuffle
+
+    for node in list(graph.nodes):
+        if not node.op.startswith("call") or node.meta.get("expression") or not is_fixed(node):
+            continue
+        if operators.form(node, "shuffle") != 2:
+            continue
+        before, after = operators.call(node).shapes[0], operators.call(node).out
+        sizes = [max(pair) // min(pair) for pair in zip(before[3:], after[3:], strict=True)]
+        call = shuffle, (1, *sizes), (0, 1, 2), after[2] > before[2]
+        _write(
+            graph, operators, node, node.all_input_nodes[0], [*_permuted(FRAMES), call, *_permuted(FRAMES)]
+        )
+
+
+def _write(graph: fx.Graph, operators: Operators, node: fx.Node, source: fx.Node, calls: Written) -> None:
+    """Replace a call by some others, of which the first reads `source`."""
+    writer, made = LoopWriter(graph, operators, node, node), source
+    for function, *given in calls:
+        made = writer.call(function, (made, *given), function(made.meta["value"], *given))
+    redirect_users(node, made)
+    if node.op == "call_module":
+        graph.erase_node(node)
+    writer.erase(node)
 
 
 def _moved(node: fx.Node, operators: Operators) -> Moved | None:
@@ -61,24 +96,15 @@ def _moved(node: fx.Node, operators: Operators) -> Moved | None:
     return call, call.order() if kind == "permute" else None
 
 
-def _as_shuffle(calls: Sequence[Moved]) -> tuple[Any, ...] | None:
-    """(factors, order, down) of the shuffle that some calls are; None where they are none."""
-    from synth.runtime.rules.shuffles import shuffle_form
-
+def _as_shuffle(calls: Sequence[Moved]) -> Written | None:
+    """The shuffle that some calls are; None where they are none."""
     before, after = calls[0][0].shapes[0], calls[-1][0].out
-    if not 2 < len(before) == len(after) <= 5 or not all(before) or before[1] == after[1]:
+    if not 2 < len(before) == len(after) <= 5 or not all(before):
         return None
-    down = before[1] < after[1]
-    less, more = (after, before) if down else (before, after)
-    factors = tuple(large // small for small, large in zip(less[2:], more[2:], strict=True))
-    words = math.prod(factors)
-    made = more[0], more[1] * words, *(n * f for n, f in zip(less[2:], factors, strict=True))
-    if words < 2 or made != (*less[:2], *more[2:]):
-        return None
-    start = [[(size, math.prod(before[dim + 1 :]))] for dim, size in enumerate(before)]
     # without more dimensions between, one of size 1 changes places with the channels, as that of heads does
     if not any(order for _, order in calls) or all(len(call.out) <= len(before) for call, _ in calls):
         return None
+    start = [[(size, math.prod(before[dim + 1 :]))] for dim, size in enumerate(before)]
     place = start
     for call, permuted in calls:
         order = permuted or range(len(call.out))
@@ -86,12 +112,55 @@ def _as_shuffle(calls: Sequence[Moved]) -> tuple[Any, ...] | None:
         if viewed is None:
             return None
         place = viewed
-    for inner in itertools.permutations(range(len(factors))):
-        form = shuffle_form(before, factors, inner, down)
-        wanted = _viewed(start, form.wide, form.dims)
-        if wanted is not None and _joined(wanted) == _joined(place):
-            return factors, inner, down
+    for to, back in itertools.product(_layouts(len(before)), repeat=2):
+        shapes = [before[dim] for dim in to], [after[dim] for dim in back]
+        for form in _forms(*shapes):
+            wanted = _viewed([start[dim] for dim in to], shapes[0], range(len(before)))
+            for wide, dims in form.views:
+                wanted = wanted and _viewed(wanted, wide, dims)
+            wanted = wanted and _viewed(wanted, shapes[1], back)
+            if wanted is not None and _joined(wanted) == _joined(place):
+                return [*_permuted(to), *form.calls, *_permuted(back)]
     return None
+
+
+def _layouts(dims: int) -> list[tuple[int, ...]]:
+    """Orders of dimensions that put the channels first behind the samples; each is its own inverse."""
+    plain = tuple(range(dims))
+    return [plain, FRAMES] if dims == 5 else [plain]
+
+
+def _permuted(order: tuple[int, ...]) -> Written:
+    import torch
+
+    return [] if order == tuple(range(len(order))) else [(torch.permute, order)]
+
+
+def _forms(before: Sequence[int], after: Sequence[int]) -> Iterator[_Form]:
+    """All shuffles between two shapes, those first whose channels stand before the factors."""
+    from synth.runtime.rules.shuffles import reordered, shuffle, shuffle_form
+
+    down = before[1] < after[1]
+    less, more = (after, before) if down else (before, after)
+    factors = tuple(large // small for small, large in zip(less[2:], more[2:], strict=True))
+    words = math.prod(factors)
+    made = more[0], more[1] * words, *(n * f for n, f in zip(less[2:], factors, strict=True))
+    if words < 2 or made != (*less[:2], *more[2:]):
+        return
+    extents = more[1], *factors
+    for parts in itertools.permutations(range(len(extents))):
+        inner = tuple(part - 1 for part in parts if part)
+        form = shuffle_form(before, factors, inner, down)
+        views, calls = [(form.wide, form.dims)], [(shuffle, factors, inner, down)]
+        if parts[0]:
+            straight = (0, *(1 + dim for dim in inner))
+            held, wanted = (straight, parts) if down else (parts, straight)
+            given = tuple(extents[part] for part in held), tuple(held.index(part) for part in wanted)
+            rest = before[2:] if not down else after[2:]
+            dims = (0, *(1 + at for at in given[1]), *range(1 + len(extents), 1 + len(extents) + len(rest)))
+            view, call = ((before[0], *given[0], *rest), dims), (reordered, *given)
+            views, calls = ([*views, view], [*calls, call]) if down else ([view, *views], [call, *calls])
+        yield _Form(views, calls)
 
 
 def _viewed(place: Place, shape: Sequence[int], order: Sequence[int]) -> Place | None:

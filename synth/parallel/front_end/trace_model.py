@@ -22,7 +22,7 @@ from synth.parallel.front_end.rewrite import (
     reduce_parts,
     split_joins,
 )
-from synth.parallel.front_end.shuffles import join_shuffles
+from synth.parallel.front_end.shuffles import join_shuffles, shuffle_films
 from synth.parallel.front_end.slices import slice_first, turn_by_flips
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     map_loops(graph, operators)
     join_stacks(graph)
     join_shuffles(graph, operators)
+    shuffle_films(graph, operators)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)
