@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from synth.runtime.operators.call import Call
-from synth.runtime.rules.shuffles import shuffle
+from synth.runtime.rules.shuffles import channel_mean, shuffle
 
 
 def shuffle_of(call: Call) -> int | None:
     """The dimension that has the channels; None for calls that do anything else."""
     if len(call.inputs) != 1 or call.parameters or not all(call.shapes[0]):
         return None
-    if call.function is shuffle:
+    if call.function in (shuffle, channel_mean):
         return 1
     by_class = isinstance(call.module, nn.PixelShuffle | nn.PixelUnshuffle)
     names = ("pixel_shuffle", "pixel_unshuffle")

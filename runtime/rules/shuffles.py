@@ -1,4 +1,4 @@
-"""Shuffles: channels that become positions of a map, and positions channels.
+"""Shuffles: channels that become positions of a map, positions channels, and means.
 
 A rank that has all channels of its positions needs no words of others.
 """
@@ -60,9 +60,15 @@ def reordered(
 ) -> torch.Tensor:
     """Channels in another order: split into some extents, which are permuted."""
     dims = [1 + dim for dim in order]
-    wide = x.unflatten(1, tuple(extents))
+    wide = x.reshape(x.shape[0], *extents, *x.shape[2:])
     rest = range(1 + len(dims), wide.dim())
     return wide.permute(0, *dims, *rest).flatten(1, len(dims))
+
+
+def channel_mean(x: torch.Tensor, size: int) -> torch.Tensor:
+    """The mean of every `size` neighbouring channels."""
+    wide = x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
+    return wide.mean(2)
 
 
 def shuffled(source: Layout, out: Layout, call: LocalCall) -> Rule:

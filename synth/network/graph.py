@@ -257,7 +257,7 @@ class Network:
         """(node that reads, node whose output moves, the ends, channels) of every part of an edge."""
         for node in self.nodes.values():
             for part in self.parts[node.name] if node.known.moves else ():
-                if part.node:
+                if part.node and part not in self.parts[node.inputs[0]]:
                     whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
                     yield node.name, node.inputs[0], whole_edge, Channels(0, 0, part.count)
             if node.layer:
@@ -297,7 +297,7 @@ def parts_of(node: Node, known: Mapping[str, Parts]) -> Parts:
     if node.kind == "globalpool":
         return _reduced(node, first)
     if node.known.moves:
-        return (_moved(node, first),)
+        return _moved(node, first)
     if node.kind == "cat":
         return tuple(part for name in node.inputs for part in known[name])
     return first
@@ -325,21 +325,57 @@ def _reduced(node: Node, parts: Parts) -> Parts:
     return tuple(found)
 
 
-def _moved(node: Node, parts: Parts) -> Part:
-    """The part of a reindexed or shuffled value.
+def _moved(node: Node, parts: Parts) -> Parts:
+    """The parts of a reindexed or shuffled value.
 
-    It has no planned node where the value has other samples, or a reindexed one other channels.
+    They have no planned node where the value has other samples, or a reindexed one other channels.
     """
     first = parts[0]
-    unknown = Part(None, 0, math.prod(node.shape[1:2]))
+    unknown = (Part(None, 0, math.prod(node.shape[1:2])),)
     if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
-        return unknown
+        made = _selected(node, parts) if node.kind == "reindex" else _shuffled(node, parts)
+        return made or unknown
     if not first.regular or node.dims[:2] not in ((), (0, 1)):
         return unknown
     last: Moved = Shuffle(node.name, node.in_shape, node.shape)
     if node.kind == "reindex":
         last = Reindexing(node.name, node.maps, node.shape, node.dims)
-    return Part(first.node, 0, node.shape[1], (*first.path, last))
+    return (Part(first.node, 0, node.shape[1], (*first.path, last)),)
+
+
+def _selected(node: Node, parts: Parts) -> Parts:
+    """The parts of neighbouring channels of a concatenation, each where it lies; none for other rows."""
+    rows = node.maps[1].rows
+    others = all(each.plain for dim, each in enumerate(node.maps) if dim != 1)
+    if node.dims or not others or not isinstance(rows, range) or rows.step != 1:
+        return ()
+    found, start = list[Part](), 0
+    for number, part in enumerate(parts):
+        low, high = max(rows.start - start, 0), min(rows.stop - start, part.count)
+        start += part.count
+        if low >= high:
+            continue
+        if part.node is not None and part.regular and high - low < part.count:
+            maps = (node.maps[0], RowMap(part.count, range(low, high)), *node.maps[2:])
+            shape = (node.shape[0], high - low, *node.shape[2:])
+            last = Reindexing(f"{node.name}.{number}", maps, shape)
+            part = replace(part, path=(*part.path, last))
+        found.append(replace(part, count=high - low))
+    return tuple(found) if all(part.regular for part in found) else ()
+
+
+def _shuffled(node: Node, parts: Parts) -> Parts:
+    """The parts of a shuffled concatenation, each by itself; none where channels of several become one."""
+    (n, channels, *extents), made = node.in_shape, node.shape
+    found = list[Part]()
+    for number, part in enumerate(parts):
+        count, rest = divmod(part.count * made[1], channels)
+        if rest or part.node is None or not part.regular:
+            return ()
+        shapes = (n, part.count, *extents), (n, count, *made[2:])
+        last = Shuffle(f"{node.name}.{number}", *shapes)
+        found.append(Part(part.node, 0, count, (*part.path, last)))
+    return tuple(found)
 
 
 def _common_channels(sources: Parts, targets: Parts, role: Role) -> Iterator[tuple[Edge, Channels]]:

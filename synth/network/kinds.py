@@ -41,6 +41,7 @@ class Kind(NamedTuple):
 
 CONVS = ("conv1d", "conv2d", "conv3d")
 SHUFFLES = ("pixelshuffle", "pixelunshuffle")
+REGROUPED = (*SHUFFLES, "channelmean")  # whose rows are made of some rows, or some of one
 _WINDOW = ("kernel", "stride", "padding", "dilation")
 _CONV = Kind(
     ("out_channels", *_WINDOW, "padding_mode", "groups", "bias", "transposed", "output_padding"),
@@ -82,5 +83,6 @@ KINDS: dict[str, Kind] = {
     "flatten": Kind(passive=True),
     "reindex": Kind(("rows", "dims"), ("rows",), moves=True, accesses=(2, 2)),
     **dict.fromkeys(SHUFFLES, Kind(("factor",), ("factor",), moves=True, accesses=(2, 2))),
+    "channelmean": Kind(("size",), ("size",), moves=True, accesses=(2, 2)),
     "gathered": Kind(("shape", "parameters", "divided", "multiply_adds"), ("shape",), several=None),
 }

@@ -82,6 +82,7 @@ class _NodeBuilder:
             "flatten": self.flatten,
             "reindex": self.reindex,
             **dict.fromkeys(SHUFFLES, self.shuffle),
+            "channelmean": self.channelmean,
             "gathered": self.gathered,
         }
         return builders.get(self.kind, self.passive)()
@@ -153,6 +154,16 @@ class _NodeBuilder:
         pairs = zip(extents, factors, strict=True)
         made = [size // each if down else size * each for size, each in pairs]
         shape = batch, channels * words if down else channels // words, *made
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape)
+
+    def channelmean(self) -> Node:
+        """The mean of every few neighbouring channels."""
+        entry, size, channels = self.entry, number_of(self.entry, "size"), self.shape[1]
+        if not isinstance(size, int) or size < 1 or channels % size:
+            raise entry.arguments["size"].fault(
+                f"{entry.name}: size is {size}; it must divide the {channels} channels"
+            )
+        shape = self.shape[0], channels // size, *self.shape[2:]
         return Node(entry.name, self.kind, entry.inputs, shape, self.shape)
 
     def mul(self) -> Node:

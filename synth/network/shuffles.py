@@ -1,4 +1,4 @@
-"""Shuffles of a network: channels that become positions, and positions that become channels.
+"""Shuffles of a network: channels that become positions, positions that become channels, means of channels.
 
 A shuffle lies where its input lies: the owner of the first word that a row of the result is made of owns the
 row. Words move only where channels, or positions that become channels, are cut within the words of one row.
@@ -18,7 +18,7 @@ from synth.runtime.grid.boxes import first_rows, held_rows
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A node of kind `pixelshuffle` or `pixelunshuffle`: its name, and the shapes before and after.
+    """A node of kind `pixelshuffle`, `pixelunshuffle` or `channelmean`: its name, and its shapes.
 
     Along each dimension, row i of n after it reads the rows ⌊i·size/n⌋ to ⌈(i+1)·size/n⌉ of `size` before it.
     One of size and n divides the other.

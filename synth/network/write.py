@@ -68,6 +68,8 @@ def _arguments(node: Node) -> dict[str, Any]:
         case "reindex":
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})
+        case "channelmean":
+            return {"size": node.in_shape[1] // node.shape[1]}
         case kind if kind in SHUFFLES:
             pairs = zip(*sorted((node.in_shape[2:], node.shape[2:])), strict=True)
             return {"factor": [more // less for less, more in pairs]}

@@ -63,6 +63,49 @@ def test_wrong_factors_are_refused(old: str, new: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+JOINED = """
+network: joined
+input: [2, 3, 12, 10]
+layers:
+  - {name: a, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 4, kernel: 3, padding: 1}, from: [input]}
+  - {name: cat, cat: {}, from: [a, b]}
+  - {name: act, relu: {}}
+  - {name: up, pixelshuffle: {factor: 2}}
+  - {name: c, conv2d: {out_channels: 2, kernel: 3, padding: 1}}
+  - {name: last, reindex: {rows: [[1, 6, 6]]}, from: [act]}
+  - {name: mean, channelmean: {size: 2}}
+  - {name: d, conv2d: {out_channels: 2, kernel: 3, padding: 1}}
+"""
+
+
+def test_channels_of_a_concatenation_lie_where_its_parts_do() -> None:
+    """A shuffle is one of each part, and a slice is of the parts that it reads."""
+    network = parse_network(JOINED, "joined.yaml")
+    parts = {name: [(each.node, each.count) for each in network.parts[name]] for name in network.nodes}
+    assert parts["up"] == [("a", 2), ("b", 1)]
+    assert parts["last"] == [("a", 2), ("b", 4)]
+    assert parts["mean"] == [("a", 1), ("b", 2)]
+    assert [each.path[-1].name for each in network.parts["mean"]] == ["mean.0", "mean.1"]
+    assert parse_network(network_text(network), "joined.yaml").nodes == network.nodes
+    for axes, most in (("hw", 0), ("k", 10**4)):
+        request = NetworkRequest(4, training=True, axes=axes, strict_axes=False)
+        words = moved(plan_network(network, request))
+        assert set(words) == {"up.0", "up.1", "last.0", "mean.0", "mean.1"}
+        assert max(words.values()) <= most
+    uneven = parse_network(JOINED.replace("[1, 6, 6]", "[1, 5, 6]"), "joined.yaml")
+    assert [part.node for part in uneven.parts["mean"]] == [None]  # a mean is of channels of both
+    assert [part.node for part in uneven.parts["last"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("size", ["5", "0", "[2, 1]"])
+def test_means_are_of_channels_that_their_size_divides(size: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_network(JOINED.replace("size: 2", f"size: {size}"), "joined.yaml")
+    shown = size.replace("[", "(").replace("]", ")")
+    assert f"mean: size is {shown}; it must divide the 6 channels" in str(caught.value)
+
+
 def moved(plan: NetworkPlan) -> dict[str, int]:
     """Shuffle -> words that a rank receives at most."""
     paths = {edge: edge.target_path[-1] for edge in plan.edge_words if edge.moves_rows}
@@ -81,6 +124,26 @@ def test_channels_that_are_cut_within_a_position_move(training: bool) -> None:
     network = parse_network(NETWORK, "larger.yaml")
     words = moved(plan_network(network, NetworkRequest(4, training=training, axes="k", strict_axes=False)))
     assert words["up"] == 3 * 2 * 12 * 10 * (1 + training)
+
+
+@given(st.data())
+def test_words_of_means_are_those_of_index_sets(data: st.DataObject) -> None:
+    """A rank receives the channels that its means read and that it lacks; their gradients return."""
+    size, n = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    cuts = sorted(data.draw(st.lists(st.integers(0, n * size), max_size=3)))
+    ends = list(zip([0, *cuts], [*cuts, n * size], strict=True))
+    first, end = (
+        np.array([[each[side] if at == 1 else side for each in ends] for at in range(5)])[:, None]
+        for side in (0, 1)
+    )
+    last = Shuffle("m", (1, n * size, 1), (1, n, 1))
+    made = boxes_of_shuffle((first, end), last)
+    read = [set(range(a * size, b * size)) for a, b in zip(*(bound[1, 0] for bound in made), strict=True)]
+    own = [set(range(*each)) for each in ends]
+    assert sum(map(len, read)) == n * size
+    lacks = [len(one - other) for one, other in zip(read, own, strict=True)]
+    back = [len(other - one) for one, other in zip(read, own, strict=True)]
+    assert tuple(int(each[0]) for each in shuffle_words((first, end), last)) == (max(lacks), max(back))
 
 
 @given(st.data())

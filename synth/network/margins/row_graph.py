@@ -19,7 +19,7 @@ from synth.network.graph import Network, Node
 from synth.network.grids.box_rows import FLAT, Array, first_of_kinds
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.kinds import SHUFFLES
+from synth.network.kinds import REGROUPED
 from synth.network.margins.boxes import SPATIAL_PLACES, RowWindow, normal
 from synth.network.shuffles import Shuffle, boxes_of_shuffle
 
@@ -124,7 +124,7 @@ def _tensor(
         return RowTensor(node.name, first.shape, first.own, first.placed, covered, sources, free=True)
     if node.kind == "cat":
         return _joined(node, graph)
-    if node.kind in SHUFFLES:
+    if node.kind in REGROUPED:
         return _shuffled(node, first)
     if node.kind == "reindex":
         return _of_channels(node, first)

@@ -18,7 +18,7 @@ from synth.bounds.recomputation import Tensor, best_proof
 from synth.layer.layer import Layer
 from synth.network.graph import Network, Node
 from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.kinds import SHUFFLES
+from synth.network.kinds import REGROUPED
 from synth.network.margins.boxes import sizes
 from synth.network.margins.row_graph import INPUT, owned, row_graph
 from synth.network.margins.walk import positions, walk
@@ -116,7 +116,7 @@ def _reading(node: Node, network: Network) -> Reading | None:
         places = _places(node.shape)
         alike = node.kind in SUMS and all(shape == node.shape for shape in _shapes(node, network))
         ratio = Fraction(_places(node.in_shape), places)
-        return Proportion(places, ratio) if alike or node.kind in SHUFFLES else None
+        return Proportion(places, ratio) if alike or node.kind in REGROUPED else None
     if node.kind == "upsample" and tuple(node.layer.kernel) != tuple(node.layer.stride):
         return None
     plain = node.kind != "linear" and tuple(node.shape) == tuple(node.layer.output_shape)

@@ -311,6 +311,7 @@ class NetworkReader:
             return first
         before, shape = self._shape_of(first.name), permuted(call.out, first.order)
         name, kind = self.names.of(call), "pixelshuffle" if before[1] > shape[1] else "pixelunshuffle"
+        kind = "channelmean" if before[2:] == shape[2:] else kind
         self.nodes[name] = Node(name, kind, (first.name,), shape, before)
         return Value(name, first.order)
 

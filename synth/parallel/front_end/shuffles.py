@@ -70,15 +70,50 @@ def shuffle_films(graph: fx.Graph, operators: Operators) -> None:
         )
 
 
+def join_means(graph: fx.Graph, operators: Operators) -> None:
+    """Replace means of channels that are viewed in groups by one call: `x.unflatten(1, (-1, 4)).mean(2)`."""
+    from synth.runtime.operators.local_calls import RESHAPES
+    from synth.runtime.rules.shuffles import channel_mean
+
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.meta.get("expression"):
+            continue
+        form = operators.form(node, "reduction")
+        if form is None or (form.word, form.over, form.keep) != ("mean", (2,), False):
+            continue
+        (wide,) = node.all_input_nodes
+        moved = _moved(wide, operators) if len(wide.users) == 1 and uniform([node, wide]) else None
+        if moved is None or moved[0].word not in RESHAPES:
+            continue
+        (before,), (b, c, size, *rows) = moved[0].shapes, moved[0].out
+        if before == (b, c * size, *rows):
+            _write(graph, operators, node, moved[0].inputs[0], [(channel_mean, size)])
+
+
 def _write(graph: fx.Graph, operators: Operators, node: fx.Node, source: fx.Node, calls: Written) -> None:
-    """Replace a call by some others, of which the first reads `source`."""
+    """Replace a call by some others, of which the first reads `source`. Two permutations are none."""
     writer, made = LoopWriter(graph, operators, node, node), source
+    if calls[0][1:] == (FRAMES,) and _exchanges_frames(source, operators):
+        made, calls = source.all_input_nodes[0], calls[1:]
     for function, *given in calls:
-        made = writer.call(function, (made, *given), function(made.meta["value"], *given))
+        inner, made = made, writer.call(function, (made, *given), function(made.meta["value"], *given))
+    if calls[-1][1:] == (FRAMES,):
+        for user in [each for each in node.users if _exchanges_frames(each, operators)]:
+            redirect_users(user, inner)
+            graph.erase_node(user)
     redirect_users(node, made)
     if node.op == "call_module":
         graph.erase_node(node)
-    writer.erase(node)
+    for each in (made, source, node):
+        writer.erase(each)
+
+
+def _exchanges_frames(node: fx.Node, operators: Operators) -> bool:
+    """Whether a call does nothing but to exchange the frames and channels of a film."""
+    if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
+        return False
+    call = operators.call(node)
+    return operators.operator(call).kind == "permute" and tuple(call.order()) == FRAMES
 
 
 def _moved(node: fx.Node, operators: Operators) -> Moved | None:
@@ -151,7 +186,7 @@ def _forms(before: Sequence[int], after: Sequence[int]) -> Iterator[_Form]:
     for parts in itertools.permutations(range(len(extents))):
         inner = tuple(part - 1 for part in parts if part)
         form = shuffle_form(before, factors, inner, down)
-        views, calls = [(form.wide, form.dims)], [(shuffle, factors, inner, down)]
+        views, calls = [(form.wide, form.dims)], Written([(shuffle, factors, inner, down)])
         if parts[0]:
             straight = (0, *(1 + dim for dim in inner))
             held, wanted = (straight, parts) if down else (parts, straight)

@@ -52,7 +52,7 @@ def slice_first(graph: fx.Graph, operators: Operators) -> None:
     before, waiting = sources_of(graph), list(graph.nodes)
     while waiting:
         node = waiting.pop()
-        rows = _rows(node, operators)
+        rows = rows_of_slice(node, operators)
         if rows is None:
             continue
         (source,) = node.all_input_nodes
@@ -73,7 +73,7 @@ def slice_first(graph: fx.Graph, operators: Operators) -> None:
     note_left_out(graph, before, operators)
 
 
-def _rows(node: fx.Node, operators: Operators) -> Rows | None:
+def rows_of_slice(node: fx.Node, operators: Operators) -> Rows | None:
     """The rows that a call takes of one tensor along one dimension; None for any other call."""
     if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
         return None

@@ -14,6 +14,7 @@ from synth.network.write import network_text
 from synth.parallel.front_end.mapped_loops import map_loops
 from synth.parallel.front_end.network_reader import NetworkReader
 from synth.parallel.front_end.padding import move_padding
+from synth.parallel.front_end.parts import compute_parts
 from synth.parallel.front_end.recurrences import roll_recurrences
 from synth.parallel.front_end.rewrite import (
     bypass_flatten,
@@ -22,8 +23,8 @@ from synth.parallel.front_end.rewrite import (
     reduce_parts,
     split_joins,
 )
-from synth.parallel.front_end.shuffles import join_shuffles, shuffle_films
-from synth.parallel.front_end.slices import slice_first, turn_by_flips
+from synth.parallel.front_end.shuffles import join_means, join_shuffles, shuffle_films
+from synth.parallel.front_end.slices import turn_by_flips
 
 if TYPE_CHECKING:
     import torch
@@ -71,11 +72,12 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     join_stacks(graph)
     join_shuffles(graph, operators)
     shuffle_films(graph, operators)
+    join_means(graph, operators)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)
     turn_by_flips(graph)
-    slice_first(graph, operators)
+    compute_parts(graph, operators)
     word = str(dtype).removeprefix("torch.")
     reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))
     network = reader.network(graph, name or type(model).__name__)

@@ -91,6 +91,34 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
     return functional.pixel_unshuffle(torch.tanh(y), 2) + nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x))
 
 
+def blocks(x: torch.Tensor) -> torch.Tensor:
+    """Channels to positions and back, with the factors before the channels, as TensorFlow has them."""
+    b, c, h, w = x.shape
+    y = x.view(b, 3, 2, c // 6, h, w).permute(0, 3, 4, 1, 5, 2).reshape(b, c // 6, 3 * h, 2 * w)
+    y = torch.tanh(y).view(b, c // 6, h, 3, w, 2).permute(0, 5, 3, 1, 2, 4).reshape(b, c, h, w)
+    return y + x
+
+
+def means(x: torch.Tensor) -> torch.Tensor:
+    """Shortcuts beside shuffles: channels that are repeated, and means of some (deep compression)."""
+    y = functional.pixel_shuffle(x.repeat_interleave(2, 1), 2)
+    return functional.pixel_unshuffle(torch.tanh(y), 2).unflatten(1, (-1, 4)).mean(dim=2)
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """Two couplings, each of which changes some channels by the others."""
+    y = torch.tanh(x)
+    for split in ([4, 8], [6, 6]):
+        one, other = torch.sigmoid(torch.cat([x, y], 1)).split(split, 1)
+        x, y = one, other * one.mean(1, keepdim=True)
+    return torch.cat([y, x], 1)
+
+
+def put_together(x: torch.Tensor) -> torch.Tensor:
+    """A shuffle of joined maps, of which two make a channel together."""
+    return functional.pixel_shuffle(torch.relu(torch.cat([x, torch.tanh(x), x[:, :4]], 1)), 2)
+
+
 def smaller(x: torch.Tensor) -> torch.Tensor:
     """Positions to channels, with zeros where these do not go up."""
     return functional.pixel_unshuffle(functional.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2)
@@ -130,6 +158,10 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "shuffled": (shuffled, 8, 8),
     "larger": (lambda x: functional.pixel_shuffle(x, 3), 45, 5),
     "smaller": (smaller, 4, 16),
+    "blocks": (blocks, 12, 12),
+    "means": (means, 8, 4),
+    "halves": (halves, 6, 12),
+    "put_together": (put_together, 6, 4),
     "along": (along, 4, 4),
     "stacked": (stacked, 4, 4),
     "adaptive": (adaptive, 4, 4),

@@ -22,12 +22,12 @@ NORMS = "batchnorm", "groupnorm", "batchnorm of each batch"
 
 
 def drawn_model(
-    rng: random.Random, dims: int, norms: bool = True, shuffles: bool = False
+    rng: random.Random, dims: int, norms: bool = True, shuffles: bool = False, selects: bool = False
 ) -> tuple[RowModel, Shape]:
     """A model in float64 with a weight, and the shape of its batch. Its norms are of all kinds."""
     layers: list[RowLayer] = []
     while not any(layer.kind in ("conv", "transposed") for layer in layers):
-        layers = random_layers(rng, dims, shuffles=shuffles)
+        layers = random_layers(rng, dims, shuffles=shuffles, selects=selects)
     kinds = NORMS if norms else ("relu",)
     for place, each in enumerate(layers):
         if each.kind == "groupnorm":

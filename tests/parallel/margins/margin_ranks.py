@@ -24,10 +24,10 @@ from synth.parallel.first_rank import from_first
 from synth.runtime.grid.ranks import Ranks
 
 
-def compared(seed: int, dims: int, shuffles: bool) -> dict[str, Any]:
+def compared(seed: int, dims: int, shuffles: bool, selects: bool) -> dict[str, Any]:
     """A random network on random margins: the difference from one process, words counted and planned."""
     rng = random.Random(seed)
-    model, shape = drawn_model(rng, dims, shuffles=shuffles)
+    model, shape = drawn_model(rng, dims, shuffles=shuffles, selects=selects)
     procs = dist.get_world_size()
     plan = from_first(lambda: drawn_plan(model, shape, procs, rng)[1], Ranks.world())
     net = synth.parallelize(model, shape, plan=plan, mode="inference", check=False)
@@ -42,15 +42,17 @@ def of_margins(plan: NetworkPlan) -> dict[str, int]:
     return {"margins": sum(any(rows) for rows in margins.rows.values()), "fetched": margins.cost}
 
 
-def several(seeds: list[int], dims: int, shuffles: bool = False) -> list[dict[str, Any]]:
+def several(
+    seeds: list[int], dims: int, shuffles: bool = False, selects: bool = False
+) -> list[dict[str, Any]]:
     """Some networks, one after another."""
-    return [compared(seed, dims, shuffles) for seed in seeds]
+    return [compared(seed, dims, shuffles, selects) for seed in seeds]
 
 
-def trained(seed: int, dims: int, shuffles: bool) -> dict[str, Any]:
+def trained(seed: int, dims: int, shuffles: bool, selects: bool) -> dict[str, Any]:
     """A training step of a random network on random margins: values and gradients, words of both passes."""
     rng = random.Random(seed)
-    model, shape = drawn_model(rng, dims, shuffles=shuffles)
+    model, shape = drawn_model(rng, dims, shuffles=shuffles, selects=selects)
     model.train()
     procs = dist.get_world_size()
     plan = from_first(lambda: drawn_plan(model, shape, procs, rng, training=True)[1], Ranks.world())
@@ -58,9 +60,11 @@ def trained(seed: int, dims: int, shuffles: bool) -> dict[str, Any]:
     return {"seed": seed, **step_beside(net, model, shape), **of_margins(plan)}
 
 
-def several_trained(seeds: list[int], dims: int, shuffles: bool = False) -> list[dict[str, Any]]:
+def several_trained(
+    seeds: list[int], dims: int, shuffles: bool = False, selects: bool = False
+) -> list[dict[str, Any]]:
     """Some networks, one after another."""
-    return [trained(seed, dims, shuffles) for seed in seeds]
+    return [trained(seed, dims, shuffles, selects) for seed in seeds]
 
 
 def step_beside(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.ranks
 SEEDS = {1: [101, 102, 106, 133], 2: [207, 210, 227, 238], 3: [304, 327, 332, 336]}  # by dimensions
 TRAINED = {1: [101, 105, 113], 2: [202, 207, 219], 3: [305, 313, 319]}
 SHUFFLED = {1: [163, 172], 2: [245, 246], 3: [347, 348]}  # with channels that become positions, and back
+SELECTED = {1: [153, 163], 2: [246], 3: [355]}  # also with channels that are selected, repeated and averaged
 SIZES = [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 3, 6))]
 
 
@@ -38,12 +39,14 @@ def test_values_are_those_of_one_process_and_words_those_planned(dims: int, rank
     assert sum(bool(found["margins"] and found["fetched"]) for found in every[0]) >= least
 
 
+@pytest.mark.parametrize("selects", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("dims", SHUFFLED)
-@pytest.mark.one_in(4)
-def test_margins_reach_through_shuffles(dims: int, training: bool, ranks: RankPool) -> None:
+@pytest.mark.one_in(8)
+def test_margins_reach_through_shuffles(dims: int, training: bool, selects: bool, ranks: RankPool) -> None:
     """Also of three to one, of one dimension alone, and where ranks have no rows of some layers."""
-    every = ranks.call("several_trained" if training else "several", SHUFFLED[dims], dims, True)
+    seeds = (SELECTED if selects else SHUFFLED)[dims]
+    every = ranks.call("several_trained" if training else "several", seeds, dims, True, selects)
     for by_rank in zip(*every, strict=True):
         for found in by_rank:
             kinds = "error", "value", "state", "gradient", "input"

@@ -42,7 +42,7 @@ def graph_of(
 @given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([2, 3, 4, 6, 8]), st.booleans())
 def test_values_are_those_of_one_process(seed: int, dims: int, procs: int, shuffles: bool) -> None:
     rng = random.Random(seed)
-    model, shape = drawn_model(rng, dims, norms=False, shuffles=shuffles)
+    model, shape = drawn_model(rng, dims, norms=False, shuffles=shuffles, selects=shuffles)
     traced, plan = drawn_plan(model, shape, procs, rng)
     layers = {node.name for node in traced.network.planned}
     if plan.margins is None or not layers <= plan.margins.layers:
@@ -69,7 +69,7 @@ def test_what_steps_exchange_is_what_the_plan_has_counted(
 ) -> None:
     """Also with layers that have no margins; group norms exchange statistics beside."""
     rng = random.Random(seed)
-    model, shape = drawn_model(rng, dims, norms=False, shuffles=shuffles)
+    model, shape = drawn_model(rng, dims, norms=False, shuffles=shuffles, selects=shuffles)
     traced, plan = drawn_plan(model, shape, procs, rng)
     graph = graph_of(0, model, shape, traced, plan)
     if plan.margins is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from row_networks import SHUFFLES, RowLayer
+from row_networks import SELECTIONS, SHUFFLES, RowLayer
 from torch import nn
 
 
@@ -31,10 +31,18 @@ class RowModel(nn.Module):
                 values.append(given[0] + given[1])
             elif layer.kind == "cat":
                 values.append(torch.cat(given, 1))
+            elif layer.kind in SELECTIONS:
+                values.append(_selected(given[0], layer.kind))
             else:
                 values.append(getattr(self, f"l{place}")(given[0]))
         found = [values[place] for place in self.outputs]
         return found[0] if len(found) == 1 else tuple(found)
+
+
+def _selected(x: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind == "half":
+        return x.chunk(2, 1)[0]
+    return x.repeat_interleave(2, 1) if kind == "twice" else x.unflatten(1, (-1, 2)).mean(2)
 
 
 class Shuffle(nn.Module):

@@ -31,18 +31,22 @@ class RowLayer(NamedTuple):
 
 KINDS = [*["conv"] * 5, "maxpool", "avgpool", "up", "transposed", "relu", *["groupnorm", "add", "cat"] * 2]
 SHUFFLES = ["shuffle", "unshuffle"] * 3
+SELECTIONS = ["half", "twice", "mean"]  # of channels: the first half, each twice, the mean of every two
 
 
-def random_layers(rng: random.Random, dims: int, most: int = 10, shuffles: bool = False) -> list[RowLayer]:
+def random_layers(
+    rng: random.Random, dims: int, most: int = 10, shuffles: bool = False, selects: bool = False
+) -> list[RowLayer]:
     """A network with 3 to `most` layers behind its input, of maps with `dims` dimensions.
 
-    shuffles: whether some make positions of channels, or channels of positions.
+    shuffles: whether some make positions of channels, or channels of positions. selects: or select channels.
     """
     start = (9, 14) if dims < 3 else (6, 8)
     layers = [RowLayer("input", (), 2, tuple(rng.randint(*start) for _ in range(dims)))]
     count = rng.randint(4, most + 1)
+    kinds = KINDS + SHUFFLES * shuffles + SELECTIONS * selects
     while len(layers) < count:
-        made = _layer(rng, layers, KINDS + SHUFFLES if shuffles else KINDS)
+        made = _layer(rng, layers, kinds)
         largest = 40 if dims == 1 else 20 if dims == 2 else 10
         if made is not None and min(made.extents) >= 3 and max(made.extents) <= largest:
             layers.append(made)
@@ -65,11 +69,15 @@ def _layer(rng: random.Random, layers: Sequence[RowLayer], kinds: Sequence[str])
         return None
     if kind in ("shuffle", "unshuffle"):
         return _shuffle(rng, kind, place, like)
+    if kind in SELECTIONS:
+        channels, rest = divmod(like.channels, 1 if kind == "twice" else 2)
+        channels *= 2 if kind == "twice" else 1
+        return None if rest or channels > 48 else RowLayer(kind, (place,), channels, like.extents)
     if kind in ("relu", "groupnorm"):
         return RowLayer(kind, (place,), like.channels, like.extents)
     windows = tuple(_window(rng, kind) for _ in like.extents)
     rows = tuple(_rows(kind, n, *each) for n, each in zip(like.extents, windows, strict=True))
-    wide = [2, 4] if kinds is KINDS else [2, 4, 8, 12]
+    wide = [2, 4] if kinds == KINDS else [2, 4, 8, 12]
     channels = rng.choice(wide) if kind in ("conv", "transposed") else like.channels
     return RowLayer(kind, (place,), channels, rows, windows)
 
@@ -131,6 +139,11 @@ def yaml_of(layers: Sequence[RowLayer], samples: int = 1) -> str:
 
 
 def _entry(layer: RowLayer, dims: int) -> str:
+    if layer.kind == "mean":
+        return "channelmean: {size: 2}"
+    if layer.kind in SELECTIONS:
+        rows = range(layer.channels) if layer.kind == "half" else (row // 2 for row in range(layer.channels))
+        return f"reindex: {{rows: {[[1, row, 1] for row in rows]}}}"
     if not layer.windows:
         return f"{layer.kind}: {{groups: 2}}" if layer.kind == "groupnorm" else f"{layer.kind}: {{}}"
     kernel, stride, padding, dilation, more = layer.columns
