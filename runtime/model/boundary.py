@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor import dtensor
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import FromLocal, PartitionedTensor, save_last
+
+SHARED = "in the model, an input or another output has memory of it"
 
 
 def entered(
@@ -109,18 +111,23 @@ def _summed(own: torch.Tensor, place: Partition) -> torch.Tensor:
 
 
 def left(
-    made: Iterable[torch.Tensor], places: Iterable[Partition], before: Before
+    made: Iterable[torch.Tensor],
+    places: Iterable[Partition],
+    before: Before,
+    shared: Collection[int] = (),
 ) -> list[torch.Tensor]:
     """The outputs of the network from this rank's parts.
 
     before: what the ranks first do in the backward pass. A single number is a plain
-    tensor, the same on all ranks.
+    tensor, the same on all ranks. shared: places of outputs that may not be changed in
+    place, since in the model they have memory of an input or of another output.
     """
     outs = []
     for number, (part, place) in enumerate(zip(made, places, strict=True)):
         kind: Any = FromLocal if place.shape else Number
         words = part.resolve_conj().resolve_neg()  # not a view that says so by a flag
-        outs.append(kind.apply(words, place, partial(before, number)))
+        out: Any = kind.apply(words, place, partial(before, number))
+        outs.append(out.copied(SHARED) if number in shared and place.shape else out)
     before.begins_at(outs)
     return outs
 

@@ -46,6 +46,7 @@ from synth.runtime.rules.rule import Operand, is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
+from synth.runtime.tracing.recorded import function_name
 from synth.runtime.tracing.updates import Update
 
 MOST = 20  # lines of gathered calls
@@ -152,6 +153,7 @@ class Builder(Wiring):
                 self.graph_outputs: tuple[fx.Node, ...] = tuple(given)
                 self.outputs = tuple(each.name for each in given)
                 self.structure = node.meta["structure"]
+                self.shared = node.meta.get("shared", frozenset())
                 self.left_out = node.meta.get("left out", ())
                 self.modes = node.meta.get("refused", {})
                 self.attributes = node.meta.get("attributes", Attributes())
@@ -415,6 +417,9 @@ class Builder(Wiring):
 def _may_draw(call: Call) -> bool:
     """Whether a gathered call may draw random numbers."""
     if call.module is None:
+        function: Any = call.function
+        if isinstance(function, Update):
+            return function_name(function.function) in DRAWS
         return call.word in DRAWS or not hasattr(torch, call.word)
     drops: Any = nn.modules.dropout._DropoutNd, nn.RReLU
     return any(

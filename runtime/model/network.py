@@ -250,7 +250,8 @@ class Network(Shown):
         kept = {place: name for name, place in states.given(program.structure).items()}
         number, own = next(self._sessions), self._sessions
         made = [alone(w) if place in kept else w for place, w in enumerate(made)]
-        outs = left(made, program.output_partitions.values(), before)
+        places = program.output_partitions.values()
+        outs = left(made, places, before, program.shared)
         outs = [
             stamped(each, own, number, kept[place])
             if place in kept

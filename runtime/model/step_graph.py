@@ -80,6 +80,7 @@ class Wiring:
     shows: node -> the input of the network of which its result is a view.
     outputs: nodes. structure: of what the model gives. left_out: for each output, the
         calls and inputs to which its gradient is zero, of which no step reads a word.
+    shared: places of outputs with memory of an input or of another output.
     attributes: of modules, which the model reads.
     rings: node -> what ranks hold of its value beside their own words, see `Margins`.
     covered: the calls that read what is held; others, and the user, get own words.
@@ -101,6 +102,7 @@ class Wiring:
     shows: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     left_out: tuple[frozenset[str], ...] = ()
+    shared: frozenset[int] = frozenset()
     structure: Structure = field(default_factory=lambda: Structure(None))
     attributes: Attributes = field(default_factory=Attributes)
     rings: dict[str, Ring] = field(default_factory=dict)

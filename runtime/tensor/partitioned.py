@@ -17,6 +17,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as listed
 from synth.runtime.tensor import checkpoint_items, dtensor
 from synth.runtime.tensor.partition import Partition
 
+MOVED = "its words moved to other ranks"
 # torch's, which copies a state dict to the host before it is saved in the background
 STAGER = "torch.distributed.checkpoint._state_dict_stager"
 
@@ -37,7 +38,7 @@ class PartitionedTensor(torch.Tensor):
 
     _local: torch.Tensor
     _partition: Partition
-    is_copy = False  # of words that torch would show in a view
+    is_copy = ""  # why a change would not be seen where torch shows it; "" where it is
     _stamp: Any = None  # of the call that gave it as a state
     shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
@@ -130,13 +131,13 @@ class PartitionedTensor(torch.Tensor):
         """
         return dtensor.to_dtensor(self.to_local(), self._partition)
 
-    def copied(self) -> PartitionedTensor:
-        """This, noted as a copy of words of which torch would give a view.
+    def copied(self, why: str = MOVED) -> PartitionedTensor:
+        """This, noted as a copy of words of which torch would give a view, and why.
 
         A change of it in place would not be seen in the tensor that it is a part of, so
         it is refused.
         """
-        self.is_copy = True
+        self.is_copy = why
         return self
 
     @property

@@ -164,6 +164,19 @@ class Recorder(TorchFunctionMode):
                 )
         node = self.graph.output(tuple(nodes))
         node.meta["structure"] = given.without_tensors()
+        node.meta["shared"] = self._shared(given.tensors, nodes)
+
+    def _shared(
+        self, tensors: list[torch.Tensor], nodes: list[fx.Node]
+    ) -> frozenset[int]:
+        """The places of outputs with memory of an input or of another output."""
+        memory = [each.untyped_storage()._cdata for each in tensors]
+        makers: dict[int, set[fx.Node]] = {each: set() for each in memory}
+        for at, node in zip(memory, nodes, strict=True):
+            makers[at].add(node)
+        found = {at for at, each in makers.items() if len(each) > 1}
+        found |= self.inputs.keys()
+        return frozenset(place for place, at in enumerate(memory) if at in found)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

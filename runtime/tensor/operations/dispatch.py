@@ -30,7 +30,7 @@ from synth.runtime.tensor.operations.operands import (
     short_name,
     written,
 )
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import MOVED, PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
 
@@ -136,7 +136,7 @@ def _mark_copies(given: Any, made: Any) -> None:
         own = each._local
         other = own.numel() > 0 and own.untyped_storage()._cdata != memory
         if given.is_copy or other:
-            each.copied()
+            each.copied(given.is_copy or MOVED)
 
 
 def _refuse_copies(func: Any, changed: Any) -> None:
@@ -146,9 +146,9 @@ def _refuse_copies(func: Any, changed: Any) -> None:
         seen = each.shown is not None and not torch.is_grad_enabled()
         if each.is_copy and not seen:
             raise RuntimeError(
-                f"{short_name(func)} would change a copy: the words of this part of"
-                f" {tuple(each.shape)} moved to other ranks; compute a new tensor, for"
-                " example with torch.where, or change full_tensor()"
+                f"{short_name(func)} would change a copy of {tuple(each.shape)}:"
+                f" {each.is_copy}; compute a new tensor, for example with torch.where,"
+                " or change full_tensor()"
             )
 
 

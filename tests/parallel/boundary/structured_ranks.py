@@ -90,6 +90,31 @@ class Auxiliary(nn.Module):
         return {"out": out, "aux": [aux, out + 1], "in": x, "none": None}
 
 
+class Views(nn.Module):
+    """A map, views of it, another map, and the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """(b, 4, h, w)"""
+        y = self.conv(x)
+        return {"map": y, "part": y[:, :2], "flat": y.flatten(1), "own": y + 1, "twice": y, "in": x}
+
+
+def changed_outputs() -> dict[str, str]:
+    """What is said of a change in place of each output of `Views`."""
+    net: Any = synth.parallelize(Views(), IMAGE, plan={"h": 2}, check=False)
+    said = dict.fromkeys(made := net(torch.ones(IMAGE)), "")
+    for name, each in made.items():
+        try:
+            each.mul_(2)
+        except RuntimeError as fault:
+            said[name] = str(fault)
+    return said
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "by name": (Denoiser, {"sample": IMAGE, "timestep": TIMES, "words": WORDS}),
     "by position": (Denoiser, (IMAGE, TIMES)),

@@ -61,6 +61,14 @@ def test_other_arguments_are_refused(ranks: RankPool) -> None:
 
 
 @pytest.mark.ranks
+def test_changes_in_place_that_another_output_shows_are_refused(ranks: RankPool) -> None:
+    for found in ranks.call("changed_outputs"):
+        assert found.pop("own") == ""
+        for said in found.values():
+            assert "in the model, an input or another output has memory of it; compute a new tensor" in said
+
+
+@pytest.mark.ranks
 def test_every_input_is_compared(ranks: RankPool) -> None:
     for sentence in ranks.call("other_times"):
         assert sentence.startswith("forward pass 1: rank 2 was given another batch as timestep than")

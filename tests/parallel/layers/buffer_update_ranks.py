@@ -143,20 +143,26 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"codebook": Codebook, "queue": Que
 
 
 def passes(name: str, plan: Any = None) -> dict[str, Any]:
-    """Errors of passes in training, without gradients, in evaluation, and in training again."""
+    """Errors of passes in training, without gradients, in evaluation, and in training again.
+
+    draws: whether a pass of the network, and of the model, takes numbers of torch's generator.
+    """
     torch.manual_seed(0)
     model = (MODELS[name]() if name in MODELS else Running(FORMS[name])).double()
     net = synth.parallelize(copy.deepcopy(model), SHAPE, plan=plan, check=True)
-    found: dict[str, Any] = {"error": 0.0, "words": []}
+    found: dict[str, Any] = {"error": 0.0, "words": [], "draws": set()}
     for mode, grad in ((True, True), (True, False), (False, True), (True, True)):
         net.train(mode), model.train(mode)
         before, batch = net.received(), torch.randn(SHAPE, dtype=torch.float64)
         with torch.set_grad_enabled(grad):
-            losses = []
+            losses, draws = [], []
             for each in (net, model):
+                state = torch.get_rng_state()
                 out = each(batch)
+                draws.append(not torch.equal(state, torch.get_rng_state()))
                 parts = out if isinstance(out, tuple) else (out,)
                 losses.append(torch.stack([part.square().mean() for part in parts]).sum())
+            found["draws"].add((*draws,))
         if grad:
             net.zero_grad(), model.zero_grad()
             for loss in losses:

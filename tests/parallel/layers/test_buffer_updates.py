@@ -25,6 +25,7 @@ def test_they_are_those_of_one_process(name: str, ranks: RankPool) -> None:
         for found in ranks.call("passes", name, plan):
             assert max(found["error"], found["gradient"], found["state"]) < 1e-10
             assert all(counted == planned for counted, planned in found["words"])
+            assert found["draws"] == {(False, False)}
 
 
 @pytest.mark.ranks
