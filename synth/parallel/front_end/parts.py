@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from synth.parallel.front_end.left_out import note_left_out, sources_of
 from synth.parallel.front_end.rewrite import is_fixed, joined_dim, redirect_users
 from synth.parallel.front_end.slices import rows_of_slice, slice_first
 
@@ -25,9 +26,11 @@ Bounds = Sequence[tuple[int, int]]  # (first row, number of rows) of every part
 
 def compute_parts(graph: fx.Graph, operators: Operators) -> None:
     """Let slices come first, and operations on parts before concatenations, until nothing changes."""
+    before = sources_of(graph)
     slice_first(graph, operators)
     while sum(_by_parts(graph, node, operators) for node in list(graph.nodes)):
         slice_first(graph, operators)
+    note_left_out(graph, before, operators)
 
 
 def _by_parts(graph: fx.Graph, node: fx.Node, operators: Operators) -> bool:
@@ -45,7 +48,7 @@ def _by_parts(graph: fx.Graph, node: fx.Node, operators: Operators) -> bool:
     with graph.inserting_before(node):
         if kind == "shuffle":
             made = _shuffles(graph, node, joined, operators)
-        elif kind in SINGLE and _is_selected(node, dim, operators):
+        elif kind in SINGLE and _is_selected(node, dim, operators) and _passes(node, operators):
             made = _single(graph, node, joined, operators)
         elif kind == "reindex" and _mirrors(node, dim, operators):
             made = [_copy(graph, node, {joined: part}, part.meta["value"]) for part in reversed(parts)]
@@ -75,6 +78,17 @@ def _is_selected(node: fx.Node, dim: int, operators: Operators) -> bool:
         elif (rows is not None and rows[0] == dim) or (operator.kind == "shuffle" and operator.form == dim):
             return True
     return False
+
+
+def _passes(node: fx.Node, operators: Operators) -> bool:
+    """Whether gradients pass from a value to all that it is computed from, as `note_left_out` supposes."""
+    from synth.runtime.operators.gradient_paths import gradient_paths
+    from synth.runtime.rules.rule import is_trainable
+
+    call = operators.call(node)
+    paths = None if call.module is not None else gradient_paths(call)
+    given = {each.name for each in call.inputs if is_trainable(each.meta["value"])}
+    return call.word != "detach" and (paths is None or given <= paths)
 
 
 def _mirrors(node: fx.Node, dim: int, operators: Operators) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.front_end.left_out import note_left_out, sources_of
 from synth.parallel.front_end.rewrite import is_fixed, joined_dim, redirect_users
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def turn_by_flips(graph: fx.Graph) -> None:
 
 def slice_first(graph: fx.Graph, operators: Operators) -> None:
     """Replace slices of what is joined, mirrored or permuted by the same of slices."""
-    before, waiting = sources_of(graph), list(graph.nodes)
+    waiting = list(graph.nodes)
     while waiting:
         node = waiting.pop()
         rows = rows_of_slice(node, operators)
@@ -70,7 +69,6 @@ def slice_first(graph: fx.Graph, operators: Operators) -> None:
         if not source.users:
             graph.erase_node(source)
             waiting = [each for each in waiting if each is not source]
-    note_left_out(graph, before, operators)
 
 
 def rows_of_slice(node: fx.Node, operators: Operators) -> Rows | None:

@@ -48,7 +48,7 @@ class Slices(Ends):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first, second, _ = self.ends(functional.relu(self.stem(x)), y)
         joined = torch.cat([first, second, y], 1)
-        return joined[:, :4], joined.flip(3)[:, 4:8], joined.narrow(1, 8, 2)
+        return joined[:, :4], torch.tanh(joined)[:, 4:8].flip(3), joined.narrow(1, 8, 2)
 
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
