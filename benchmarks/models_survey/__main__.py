@@ -95,10 +95,9 @@ def _full_graph_row(found: dict[str, Any]) -> str:
 def _write_full_graphs(found: list[dict[str, Any]], args: argparse.Namespace) -> None:
     from benchmarks.models_survey.full_graphs import page
 
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
     if args.output:
+        asked = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True)
         output = RESULTS.with_name("models-full-graphs.md") if args.output == RESULTS else args.output
         output.write_text(page(found, args.ranks or 2, commit.stdout.strip()))
 

@@ -53,7 +53,8 @@ def test_margins_reach_through_shuffles(dims: int, training: bool, selects: bool
             errors = [found[name] for name in kinds if name in found]
             assert max(errors) < 1e-10, found
             assert found["counted"] == found["planned"], found
-    assert len(every) < 4 or all(found["margins"] and found["fetched"] for found in every[0])
+    fetching = [bool(found["margins"] and found["fetched"]) for found in every[0]]
+    assert len(every) < 4 or (all(fetching) if len(every) == 4 else any(fetching))
 
 
 @pytest.mark.one_in(3)
