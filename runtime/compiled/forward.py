@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+
+class Fields(NamedTuple):
+    """An object of a dataclass, as outputs of libraries are, by its fields."""
+
+    kind: Any
+    given: dict[str, Any]
 
 
 def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -29,7 +36,7 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         fits = len(given) == len(args) + len(kwargs) == len(entry.names)
         if not entry.version:
             fits = False  # it is read, so that code is compiled again for another one
-        if entry.keys is not None and fits:
+        if entry.form is not None and fits:
             kind = given[0].device.type
             lowers = torch.is_autocast_enabled(kind)
             low = torch.get_autocast_dtype(kind) if lowers else None
@@ -39,12 +46,18 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
                 entry.state, given, needs, entry.anchor, entry.number, train, low
             )
             entry.state = made[-1]
-            outs = made[:-1]
-            if not entry.keys:
-                return outs[0]
-            return (
-                dict(zip(entry.keys, outs, strict=True))
-                if isinstance(entry.keys[0], str)
-                else tuple(outs)
-            )
+            return filled(entry.form, made[:-1])
     return self.call_eagerly(args, kwargs)
+
+
+def filled(form: Any, outs: Any) -> Any:
+    """The outputs in the form in which a model gives them; see `Entry`."""
+    if isinstance(form, Fields):
+        return form.kind(**filled(form.given, outs))
+    if isinstance(form, dict):
+        return {key: filled(each, outs) for key, each in form.items()}
+    if isinstance(form, list):
+        return [filled(each, outs) for each in form]
+    if isinstance(form, tuple):
+        return tuple([filled(each, outs) for each in form])
+    return None if form is None else outs[form]

@@ -25,10 +25,11 @@ MOST = 16  # forward passes that wait for their backward pass
 class Entry:
     """What a compiled call of a network reads of it.
 
-    number: by which the operators find it. names: of its arguments. keys: of its
-    outputs: none for a single tensor, numbers for a tuple, words for a dict; None where
-    it is not called as one operator. state: of the last pass. waiting: the outputs and
-    inputs of passes whose backward pass has not come, by their numbers.
+    number: by which the operators find it. names: of its arguments. form: what the
+    model gives, of tuples, lists, dicts, None and `Fields`, with the number of each
+    output in its place; None where it is not called as one operator. state: of the last
+    pass. waiting: the outputs and inputs of passes whose backward pass has not come, by
+    their numbers.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Entry:
         self.state = torch.zeros((), dtype=torch.int64)
         self.anchor = torch.zeros((), requires_grad=True)
         self.names: tuple[str, ...] = ()
-        self.keys: tuple[Any, ...] | None = None
+        self.form: Any = None
         self.version = ""
         self.inference = False
         self.waiting: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}

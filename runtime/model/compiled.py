@@ -8,14 +8,17 @@ It compiles the rest.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
 
+from synth.runtime.compiled.forward import Fields
 from synth.runtime.compiled.operator import Entry, register
 from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.model.planned_words import inputs_behind
@@ -107,14 +110,27 @@ def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
     """Note how a network is called, which was planned."""
     entry.waiting.clear()  # their graphs would keep what was replaced
     entry.names, entry.version = tuple(program.inputs), f"{next(_VERSIONS)}"
-    given = program.structure.filled(range(len(program.outputs)))
-    entry.keys, entry.inference = None, program.inference
+    entry.form, entry.inference = None, program.inference
     plain = whole and not any("." in name for name in entry.names)
     plain = plain and not program.states.argument
     plain = plain and program.arguments.has_tensors_alone and not program.modes
-    if plain and given == 0:
-        entry.keys = ()
-    elif plain and type(given) is tuple and given == (*range(len(given)),):
-        entry.keys = given
-    elif plain and type(given) is dict and [*given.values()] == [*range(len(given))]:
-        entry.keys = tuple(given)
+    if plain:
+        places = [torch.empty(0) for _ in program.outputs]
+        with suppress(KeyError):  # another kind of object, or a constant
+            numbers = {id(each): number for number, each in enumerate(places)}
+            entry.form = _numbered(program.structure.filled(places), numbers)
+
+
+def _numbered(given: Any, numbers: Mapping[int, int]) -> Any:
+    """Outputs, with a number in the place of each. Raises `KeyError` for others."""
+    if type(given) in (tuple, list):
+        return type(given)(_numbered(each, numbers) for each in given)
+    if type(given) is dict:
+        return {key: _numbered(each, numbers) for key, each in given.items()}
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        fields = {
+            each.name: getattr(given, each.name) for each in dataclasses.fields(given)
+        }
+        fields = {key: each for key, each in fields.items() if each is not None}
+        return Fields(type(given), _numbered(fields, numbers))
+    return None if given is None else numbers[id(given)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -151,8 +152,17 @@ def planned() -> bool:
 # -- a network with whole outputs is one operator of the graph ----------------------------------------------
 
 
+@dataclasses.dataclass
+class Both:
+    """Outputs as libraries have them."""
+
+    last: torch.Tensor
+    first: torch.Tensor
+    none: torch.Tensor | None = None
+
+
 class Several(nn.Module):
-    """A network with two inputs and several outputs, in a tuple or a dict."""
+    """A network with two inputs and several outputs, in a tuple, a dict, or a list with a dict in it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -161,6 +171,8 @@ class Several(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor, factor: float = 2.0) -> Any:
         z = torch.tanh(self.first(x + y * factor))
         made = self.last(z), z
+        if self.kind == "list":
+            return [{"last": made[0], "none": None}, (made[1], made[0]), Both(*made)]
         return made if self.kind == "tuple" else {"last": made[0], "first": made[1]}
 
 
@@ -173,6 +185,8 @@ class Joined(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made = self.several(self.one(x * self.scale + 1), y=x)
+        if isinstance(made, list):
+            made = {**made[0], "first": made[2].first if made[2].none is None else made[1][0]}
         last, first = made if isinstance(made, tuple) else (made["last"], made["first"])
         return functional.mse_loss(last, x) + first.square().mean() + self.one(x).mean()
 

@@ -60,7 +60,7 @@ def test_plans_and_checks_of_a_compiled_model(ranks: RankPool) -> None:
     assert all(ranks.call("planned"))
 
 
-@pytest.mark.parametrize("kind", first(["dict", "tuple"], 1))
+@pytest.mark.parametrize("kind", first(["list", "dict", "tuple"], 1))
 def test_networks_with_whole_outputs_are_operators_of_one_graph(kind: str, ranks: RankPool) -> None:
     for found in ranks.call("one_operator", kind):
         assert found.pop("breaks") == 0
