@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,10 @@ def test_the_test_can_fail() -> None:
         assert BARE.search(line)
     for line in ("from synth.runtime.grid import boxes", "import synth.codegen", "from runtimes import x"):
         assert not BARE.search(line)
+
+
+def test_files_of_tests_have_different_names() -> None:
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert len(names) > 300
+    assert [name for name, count in names.items() if count > 1 and name != "conftest.py"] == []

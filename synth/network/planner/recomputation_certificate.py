@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from synth.base.doors import option
 from synth.base.errors import CheckError, InfeasibleError
 from synth.bounds.certificate_check import digest, must
 from synth.bounds.least_inputs import Axis, Proportion, Reading, Windows, image_points
@@ -40,7 +41,7 @@ def recomputation_certificate(network: Network, request: NetworkRequest) -> dict
     if request.training:
         raise InfeasibleError(
             "a certificate of a network that computes words again is about inference, but pass is training;"
-            " take --pass forward, or leave out --recompute"
+            f" plan with {option('pass_', 'forward')}"
         )
     tensors = tensors_of(plan_network(network, request))
     proof = best_proof(tensors, request.procs)
