@@ -38,7 +38,7 @@ from benchmarks.suite.table import markdown
 
 NETWORKS = {
     "vae decoder": MODELS["vae decoder"],
-    "unet": Case(lambda: UNet(base=16, levels=3), (1, 3, 128, 128), inference=True),
+    "unet": Case(lambda: UNet(base=32, levels=3), (1, 3, 256, 256), inference=True),
     "cosmoflow": MODELS["cosmoflow"],
     "unet3d, one volume": MODELS["unet3d, one volume"],
 }
