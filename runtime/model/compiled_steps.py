@@ -25,6 +25,7 @@ from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region
 from synth.runtime.model.reached import connected
 from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.model.undisturbed import saved_as_they_are
 
 MOST = 32  # compiled passes that are kept
 REMEDY = (
@@ -215,8 +216,7 @@ class CompiledPass:
 
     def _dry(self, given: Sequence[torch.Tensor]) -> None:
         mode, device = FakeTensorMode(allow_non_fake_inputs=True), given[0].device
-        as_it_is = torch.autograd.graph.saved_tensors_hooks(_same, _same)
-        with traceable(), mode, as_it_is:  # not as a checkpoint around it would save it
+        with traceable(), mode, saved_as_they_are():  # not as a checkpoint around does
             fakes = [_alike(mode, each) for each in (self._start(given), *given)]
             with uncached(device):
                 made = self.run(*fakes)
@@ -281,10 +281,6 @@ class CompiledPass:
 
 def _trained(values: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and values.requires_grad
-
-
-def _same(values: torch.Tensor) -> torch.Tensor:
-    return values
 
 
 def _alike(mode: FakeTensorMode, values: torch.Tensor) -> torch.Tensor:

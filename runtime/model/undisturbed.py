@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -25,13 +26,33 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         no_autocast(device),
         torch.device("cpu"),
         torch.random.fork_rng(devices=[]),
-        torch.autograd.graph.saved_tensors_hooks(_same, _same),
+        saved_as_they_are(),
     ):
         yield
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def saved_as_they_are() -> Any:
+    """Tensors that autograd saves are kept in here, whatever hooks are around.
+
+    torch does not ask hooks whether a tensor was changed in place, so these do.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(_kept, _unchanged)
+
+
+def _kept(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    values = tensor.detach()  # an output that held itself would never be freed
+    return values, -1 if values.is_inference() else values._version
+
+
+def _unchanged(kept: tuple[torch.Tensor, int]) -> torch.Tensor:
+    values, version = kept
+    if version >= 0 and values._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by"
+            f" an inplace operation: a tensor of {tuple(values.shape)} is at version"
+            f" {values._version}, and was saved at version {version}"
+        )
+    return values
 
 
 @contextmanager
