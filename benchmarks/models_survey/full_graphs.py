@@ -68,6 +68,11 @@ def _copy(model: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(model, plain_copies(model))
 
 
+def _short(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments without those at the end that are left out."""
+    return _short(args[:-1]) if args and args[-1] is None else args
+
+
 def _in_full_graph(net: torch.nn.Module, backend: str) -> Callable[..., Any]:
     """What a network gives, from a function that is compiled as one graph."""
 
@@ -80,14 +85,14 @@ def _in_full_graph(net: torch.nn.Module, backend: str) -> Callable[..., Any]:
 def _forward(compiled: Callable[..., Any], model: torch.nn.Module, input: Any) -> float | None:
     args, kwargs = _batch(model, input, 1)
     with torch.no_grad():
-        ours = _outputs(compiled(*args, **kwargs))
+        ours = _outputs(compiled(*_short(tuple(args)), **kwargs))
         return None if dist.get_rank() else error(ours, _outputs(model(*args, **kwargs)))
 
 
 def _step(of: Callable[..., Any], parameters: Any, batch: Batch) -> None:
     optimizer = torch.optim.SGD([p for p in parameters if p.requires_grad], lr=RATE, momentum=0.9)
     args, kwargs = batch
-    torch.autograd.backward(_loss(_outputs(of(*args, **kwargs))))
+    torch.autograd.backward(_loss(_outputs(of(*_short(tuple(args)), **kwargs))))
     optimizer.step()
 
 
