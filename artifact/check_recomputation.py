@@ -6,9 +6,9 @@
 is imported. A certificate has the tensors between the layers, what each reads of its sources, and a price per
 position of each. docs/bounds.md ("Networks with recomputation") has the argument. Here
 
-    1  what a layer reads follows from its sizes, and every point of the least inputs from an inequality
-    2  the tensors form trees
-    3  the cheapest process, at these prices, receives so many words less the prices that the claim follows
+    1  What a layer reads follows from its sizes. Every point of the least inputs follows from an inequality.
+    2  The tensors form trees.
+    3  The claim follows from the cheapest process at these prices.
 
 The exit code is 0 if every certificate is right, 1 if one is wrong, 2 if a file cannot be read.
 """

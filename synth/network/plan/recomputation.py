@@ -56,7 +56,7 @@ def tensors_of(plan: NetworkPlan) -> list[Tensor]:
     split = {
         node.name for node, placed in zip(network.planned, plan.placed_grids, strict=True) if _splits(placed)
     }
-    every = _places(network.input)
+    every = positions_of(network.input)
     found = {INPUT: Tensor(INPUT, network.input[1], every, Fraction(every), given=True)}
     parts: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}  # node -> the tensors whose words it has
     for node in network.nodes.values():
@@ -72,7 +72,7 @@ def tensors_of(plan: NetworkPlan) -> list[Tensor]:
             reading = None
         names = dict.fromkeys(name for names in read for name in names)
         reads = {} if reading is None else dict.fromkeys(names, reading)
-        places = _places(node.shape)
+        places = positions_of(node.shape)
         fair = Fraction(places, plan.request.procs)
         here = min(Fraction(places), max(most.get(node.name, Fraction(places)), fair))
         found[node.name] = Tensor(node.name, node.shape[1], places, here, reads, node.name in split)
@@ -100,7 +100,8 @@ def _splits(placed: PlacedGrid) -> bool:
     return placed.grid.c > 1 or bool(placed.turned)
 
 
-def _places(shape: Sequence[int]) -> int:
+def positions_of(shape: Sequence[int]) -> int:
+    """Positions of a tensor in all its samples."""
     return math.prod((shape[0], *shape[2:]))
 
 
@@ -113,9 +114,9 @@ def _by_channels(node: Node) -> bool:
 def _reading(node: Node, network: Network) -> Reading | None:
     """What a node reads of the positions of each of its inputs; None where nothing is proved."""
     if node.layer is None:
-        places = _places(node.shape)
+        places = positions_of(node.shape)
         alike = node.kind in SUMS and all(shape == node.shape for shape in _shapes(node, network))
-        ratio = Fraction(_places(node.in_shape), places)
+        ratio = Fraction(positions_of(node.in_shape), places)
         return Proportion(places, ratio) if alike or node.kind in REGROUPED else None
     if node.kind == "upsample" and tuple(node.layer.kernel) != tuple(node.layer.stride):
         return None
@@ -127,7 +128,7 @@ def reading_of(layer: Layer, weighted: bool) -> Reading | None:
     """What a layer reads of the positions of its input; None where nothing is proved."""
     if not layer.spatial_axes or len(layer.output_shape) != 2 + len(layer.kernel):
         return None
-    places = _places(layer.output_shape)
+    places = positions_of(layer.output_shape)
     numbers = zip(layer.output_shape[2:], layer.kernel, layer.zeros, strict=True)
     axes = [Axis(outputs, taps, *zeros) for outputs, taps, zeros in numbers]
     plain = not layer.transposed and set(layer.stride) == set(layer.dilation) == {1}

@@ -218,13 +218,18 @@ def about(data: Mapping[str, Any], plan: NetworkPlanFile) -> str:
         "unit": ("words", kind),
         "layers": ([each["name"] for each in data["layers"]], list(plan.grids)),
     }
+    require_about(wanted, plan)
+    return f"the plan {plan.file} has these layers, P and passes; it costs {plan.cost:.0f} words"
+
+
+def require_about(wanted: Mapping[str, tuple[Any, Any]], plan: NetworkPlanFile) -> None:
+    """Raises `CheckError` if a certificate and a plan differ. wanted: what both have, by name."""
     for key, (given, of_plan) in wanted.items():
         if given != of_plan:
             raise CheckError(
                 f"the certificate is not about the plan {plan.file}: {key} is {str(given)[:80]} in it and"
                 f" {str(of_plan)[:80]} in the plan"
             )
-    return f"the plan {plan.file} has these layers, P and passes; it costs {plan.cost:.0f} words"
 
 
 def check(data: Mapping[str, Any]) -> list[str]:
@@ -233,26 +238,26 @@ def check(data: Mapping[str, Any]) -> list[str]:
     Raises `CheckError` at the first false step, and `ValueError` and others for data of another form.
     """
     must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
-    procs = _whole(data["procs"], 1, MOST_PROCS)
+    procs = whole_number(data["procs"], 1, MOST_PROCS)
     training = {"training": True, "inference": False}[data["mode"]]
     request = NetworkRequest(
         procs, training=training, resident_weights=not training, balance=float(data["balance"])
     )
     kinds = [_class_of(each) for each in data["classes"]]
     options = [_options(each["options"]) for each in data["classes"]]
-    of = [_whole(each["class"], 0, len(kinds) - 1) for each in data["layers"]]
+    of = [whole_number(each["class"], 0, len(kinds) - 1) for each in data["layers"]]
     must(len(of) <= MOST_LAYERS, f"a network has at most {MOST_LAYERS} layers")
     rows, lines = [], []
     for number, (kind, placed, each) in enumerate(zip(kinds, options, data["classes"], strict=True)):
-        own = [_whole(option[-1]) for option in each["options"]]
-        rows.append(np.array([*own, _whole(each["least"])], float))
+        own = [whole_number(option[-1]) for option in each["options"]]
+        rows.append(np.array([*own, whole_number(each["least"])], float))
         grids = _check_class(GridCandidates(kind, request), placed, own, each["least"], number)
         lines.append(
             f"class {number}: {grids} grids; words of {len(own)} options, of others at least {each['least']}"
         )
     parts = {}
     for each in data["potentials"]:
-        ends = tuple(_whole(each[end], 0, len(of) - 1) for end in ("source", "target"))
+        ends = tuple(whole_number(each[end], 0, len(of) - 1) for end in ("source", "target"))
         must(ends not in parts, f"layers {ends} have potentials once")
         both = [kinds[of[end]] for end in ends], [options[of[end]] for end in ends]
         edges = [e for e in data["edges"] if (e["source"], e["target"]) == ends]
@@ -265,7 +270,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
         parts[ends[0], ends[1]] = one, other
     total = bound_of([rows[k] for k in of], parts)
     lines.append(f"redistributions of {len(parts)} pairs of layers move at least their potentials")
-    words = _whole(data["words"])
+    words = whole_number(data["words"])
     must(words <= total, f"{words} words follow; {total} do")
     must(data["claim"] == claim(data), "the claim is what is proved")
     of_any = data["any_schedule"]
@@ -291,7 +296,9 @@ def _options(options: Sequence[Sequence[Any]]) -> list[PlacedGrid]:
     for option_ in options:
         *grid, order, _ = option_
         must(len(grid) == len(AXES), "a grid has a number for each axis")
-        found.append(PlacedGrid(PerAxis(*(_whole(n, 1) for n in grid)), ORDERS[_whole(order, 0, 1)]))
+        found.append(
+            PlacedGrid(PerAxis(*(whole_number(n, 1) for n in grid)), ORDERS[whole_number(order, 0, 1)])
+        )
     must(len(set(found)) == len(found), "an option is listed once")
     return found
 
@@ -326,7 +333,7 @@ def _words_of(
     must(total.size <= MOST_PAIRS, f"two layers have at most {MOST_PAIRS} pairs of options")
     for each in edges if total.size else ():
         must(each["role"] in ("in", "out"), "an edge ends at the input or at the output of a layer")
-        channels = tuple(Channels(*map(_whole, some)) for some in each["channels"])
+        channels = tuple(Channels(*map(whole_number, some)) for some in each["channels"])
         source, target = (
             EdgeEnd(kind, OwnedBoxes(kind.nest, placed, request.procs, request.resident))
             for kind, placed in zip(kinds, options, strict=True)
@@ -338,11 +345,12 @@ def _words_of(
     return np.pad(total, (0, 1))
 
 
-def _whole(value: Any, least: int = 0, most: int = 2**53) -> int:
+def whole_number(value: Any, least: int = 0, most: int = 2**53) -> int:
+    """A value that is one. Raises `ValueError` for any other."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{str(value)[:40]!r} is not a whole number from {least} to {most}")
     return value
 
 
 def _signed(value: Any) -> int:
-    return -_whole(-value) if type(value) is int and value < 0 else _whole(value)
+    return -whole_number(-value) if type(value) is int and value < 0 else whole_number(value)

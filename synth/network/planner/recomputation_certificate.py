@@ -10,10 +10,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from synth.base.doors import option
-from synth.base.errors import CheckError, InfeasibleError
+from synth.base.errors import InfeasibleError
 from synth.bounds.certificate_check import digest, must
 from synth.bounds.least_inputs import Axis, Proportion, Reading, Windows, image_points
 from synth.bounds.recomputation import TALLEST, Tensor, best_proof, proved_words
@@ -21,8 +22,8 @@ from synth.layer.layer import Layer
 from synth.network.graph import Network, Node
 from synth.network.margins.row_graph import INPUT
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.plan.recomputation import reading_of, recomputing_assumptions, tensors_of
-from synth.network.planner.family_certificate import problem_of
+from synth.network.plan.recomputation import positions_of, reading_of, recomputing_assumptions, tensors_of
+from synth.network.planner.family_certificate import problem_of, require_about, whole_number
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 
@@ -31,6 +32,7 @@ FIELDS = {"schema", "claim", "network", "procs", "tensors", "words", "digest"}
 TENSOR = {"name", "channels", "positions", "most", "split", "given", "layer", "reads", "sources", "price"}
 MOST_TENSORS = 4096
 FRACTION = re.compile(r"(0|[1-9]\d{0,39})(/[1-9]\d{0,39})?")
+_whole = partial(whole_number, most=2**62)
 
 
 def recomputation_certificate(network: Network, request: NetworkRequest) -> dict[str, Any]:
@@ -111,12 +113,7 @@ def about(data: Mapping[str, Any], plan: NetworkPlanFile) -> str:
         "procs": (data["procs"], plan.procs),
         "pass": ("forward", plan.data["pass"]),
     }
-    for key, (given, of_plan) in wanted.items():
-        if given != of_plan:
-            raise CheckError(
-                f"the certificate is not about the plan {plan.file}: {key} is {str(given)[:80]} in it and"
-                f" {str(of_plan)[:80]} in the plan"
-            )
+    require_about(wanted, plan)
     return f"the plan {plan.file} has this network, P and pass; it costs {plan.cost:.0f} words"
 
 
@@ -153,7 +150,11 @@ def check(data: Mapping[str, Any]) -> list[str]:
 
 def _tensor(data: Mapping[str, Any], known: Mapping[str, Tensor], procs: int) -> Tensor:
     must(data.keys() == TENSOR, "the fields of a tensor are those of this version")
-    name, channels, positions = data["name"], _whole(data["channels"], 1), _whole(data["positions"], 1)
+    name, channels, positions = (
+        data["name"],
+        _whole(data["channels"], 1),
+        _whole(data["positions"], 1),
+    )
     must(type(name) is str and name not in known, "every tensor has a name of its own")
     most = _fraction(data["most"])
     must(positions <= most * procs and most <= positions, f"the processes can complete {name}")
@@ -200,18 +201,15 @@ def _check_layer(tensor: Tensor, data: Mapping[str, Any], sources: Sequence[Tens
     must(type(data["weighted"]) is bool, f"{name} has weights or none")
     layer = Layer(**data["problem"])
     shape, reads = layer.output_shape, layer.input
-    must((tensor.channels, tensor.positions) == (shape[1], _places(shape)), f"{name} has its layer's shape")
+    made, read = positions_of(shape), positions_of(reads)
+    must((tensor.channels, tensor.positions) == (shape[1], made), f"{name} has its layer's shape")
     right = reading_of(layer, data["weighted"])
     must(all(reading == right for reading in tensor.reads.values()), f"{name} reads what its layer reads")
-    must(all(each.positions == _places(reads) for each in sources), f"{name} reads positions of its layer")
+    must(all(each.positions == read for each in sources), f"{name} reads positions of its layer")
     channels = sum(each.channels for each in sources)
     must(channels <= reads[1], f"{name} reads channels of its layer")
     if layer.groups > 1 or not data["weighted"]:
         must(not sources or (len(sources) == 1 and channels == reads[1]), f"{name} reads one tensor")
-
-
-def _places(shape: Sequence[int]) -> int:
-    return math.prod((shape[0], *shape[2:]))
 
 
 def _check_tree(known: Mapping[str, Tensor], sources: Mapping[str, Sequence[str]]) -> None:
@@ -223,12 +221,6 @@ def _check_tree(known: Mapping[str, Tensor], sources: Mapping[str, Sequence[str]
         must(height[name] <= TALLEST, f"a path of a tree has at most {TALLEST} tensors")
         must(set(names) <= known[name].reads.keys(), f"{name} reads its sources")
         must(not known[name].split or len(names) <= 1, f"{name}, whose sums are split, has one source")
-
-
-def _whole(value: Any, least: int = 0, most: int = 2**62) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{str(value)[:40]!r} is not a whole number from {least} to {most}")
-    return value
 
 
 def _fraction(text: object) -> Fraction:
