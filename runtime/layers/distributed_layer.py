@@ -331,9 +331,9 @@ class DistributedLayer(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Name, plan, grid and the shape of the own weight."""
+        """Name, plan, grid and the shape of the own weight, which a network may hold."""
         grid = " x ".join(f"{axis}={n}" for axis, n in self.program.grid.items()) or "1"
-        shard = tuple(self.weight.shape)
+        shard = shape(self.ker_boxes[self.context.ranks.me])
         return f"{self.name}, plan={self.program.plan}, grid={grid}, weight={shard}"
 
 
