@@ -331,7 +331,7 @@ class DistributedLayer(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Name, plan, grid and the shape of the own weight, which a network may hold."""
+        """Name, plan, grid and the shape of the own weight; a network may hold it."""
         grid = " x ".join(f"{axis}={n}" for axis, n in self.program.grid.items()) or "1"
         shard = shape(self.ker_boxes[self.context.ranks.me])
         return f"{self.name}, plan={self.program.plan}, grid={grid}, weight={shard}"
