@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
 from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import Box, shape, within
@@ -278,7 +279,8 @@ class Sums:
         named: LocalTensors = {}
         for key, part in zip(self.trained, parts, strict=True):
             if part is not None:
-                spread, wide = self.shared[key].spread, part.to(sum_dtype(part.dtype))
+                spread, part = self.shared[key].spread, in_memory(part)
+                wide = part.to(sum_dtype(part.dtype))
                 named[key] = wide if spread is None else spread.packed(wide)
         for key, (node, _) in zip(self.trained, ends, strict=True):
             if not waiting.sums:
@@ -341,7 +343,7 @@ class StartSums(torch.autograd.Function):
         given = next((part for part in parts if part is not None), None)
         if given is None:
             return None, *parts
-        zero = given.new_zeros(())
+        zero = torch.zeros((), dtype=given.dtype, device=given.device)
         return None, *(
             None if part is None else zero.expand(part.shape) for part in parts
         )

@@ -87,8 +87,10 @@ def in_memory(values: torch.Tensor) -> torch.Tensor:
     """The same words as they are sent.
 
     torch notes of some tensors only that they are conjugated, negated, or zero, such as
-    the gradient of `torch.sgn`.
+    the gradient of `torch.sgn`, or which words are not zero: that of `sparse=True`.
     """
+    if values.layout != torch.strided:
+        return values.to_dense()
     if values._is_zerotensor():
         return values.clone()
     return values.resolve_conj().resolve_neg()

@@ -63,12 +63,13 @@ from synth.runtime.model.planned_words import (
 )
 from synth.runtime.model.programs import Programs
 from synth.runtime.model.replication import agreeing
-from synth.runtime.model.state_dict import check_state, wholes
+from synth.runtime.model.state_dict import check_state, takes_other_keys, wholes
 from synth.runtime.model.states import alone, stamped
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.computed_weights import masked_weights, show_masked
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.switches import require_same
 from synth.runtime.tracing.unsupported import check_global_hooks
@@ -102,7 +103,7 @@ class Network(Shown):
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
-        *("_compiled", "_waiting", "_siblings"),
+        *("_compiled", "_waiting", "_siblings", "_masked"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -156,6 +157,7 @@ class Network(Shown):
             for key, _ in each
         }
         modules[""] = self
+        self._masked = masked_weights(self._shown)
         self._by_name = modules
         renew(self.entry, self.program, self._whole)
 
@@ -310,6 +312,7 @@ class Network(Shown):
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)
+        show_masked(self._masked)
         trained, dtypes = self._of_parameters()
         recorded = zlib.crc32(repr(trained).encode())
         program.ranks.note("requires_grad or no_grad() of the network", [recorded])
@@ -466,8 +469,8 @@ class Network(Shown):
         self._watch.attributes = self.program.attributes
         self._connect()
 
-    def train(self, mode: bool = True) -> Network:
-        """Put all modules into training or evaluation.
+    def train(self, mode: bool = True, *more: Any, **named: Any) -> Network:
+        """Put all modules into training or evaluation, as the model's class does.
 
         Raises `ValueError` for the training of a network that only infers.
         """
@@ -476,7 +479,7 @@ class Network(Shown):
             raise ValueError(REFUSED)
         if self._original is not None:
             self._original.take_modes()
-        super().train(mode)
+        self._as_shown("train", mode, *more, **named)
         return self
 
     def compile(
@@ -609,19 +612,25 @@ class Network(Shown):
         self.load_state_dict(state)
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
+        **more: Any,
     ) -> Any:
         """Copy whole or partitioned values, of any plan, into parameters and buffers.
 
         Raises `ValueError` with the first key or shape that differs from the model's;
-        then nothing is loaded.
+        then nothing is loaded. What modules do with keys as they load is left to them.
         """
         if assign:
             raise ValueError(
                 "assign=True would replace partitioned parameters; load without it"
             )
-        state = check_state(state_dict, self.state_dict(), strict)
-        return super().load_state_dict(state, strict)
+        exact = strict and not takes_other_keys(self._shown)
+        state = check_state(state_dict, self.state_dict(), exact)
+        named = more if strict else {"strict": False, **more}
+        return self._as_shown("load_state_dict", state, **named)
 
 
 class NetworkOfParts(Network):

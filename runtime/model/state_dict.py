@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
+COUNT = "num_batches_tracked"  # which batch norms fill in where no version is saved
+
 
 def wholes(state: Mapping[str, Any]) -> dict[str, Any]:
     """Key -> the whole value, on every rank."""
-    return {
+    whole = {
         key: value.full_tensor()
         if isinstance(value, PartitionedTensor)
         else value.clone()
@@ -21,6 +25,30 @@ def wholes(state: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for key, value in state.items()
     }
+    return _like(state, whole)
+
+
+def _like(state: Mapping[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Values with the versions of modules that a state has, by which they load it."""
+    made = OrderedDict(values)
+    if hasattr(state, "_metadata"):
+        made._metadata = state._metadata  # type: ignore[attr-defined]
+    return made
+
+
+def takes_other_keys(model: nn.Module) -> bool:
+    """Whether a module saves or loads other keys than those of its tensors.
+
+    By hooks of its state, or by what its class does with one.
+    """
+    kind = type(model)
+    whole = kind.state_dict, kind.load_state_dict
+    return whole != (nn.Module.state_dict, nn.Module.load_state_dict) or any(
+        each._state_dict_hooks
+        or each._load_state_dict_pre_hooks
+        or not type(each)._load_from_state_dict.__module__.startswith("torch.nn.")
+        for each in model.modules()
+    )
 
 
 def check_state(
@@ -41,7 +69,8 @@ def check_state(
             continue
         mine = tuple(value.shape)
         if key not in state:
-            if not strict:
+            old = not hasattr(state, "_metadata") and key.endswith(COUNT)
+            if not strict or old:
                 continue
             have = next((each for each in state if each not in own), None)
             told = "" if have is None else f" but has {have}"
@@ -74,7 +103,8 @@ def check_state(
             f"the state is not of this model: it has {extra}, which the model lacks;"
             " load what the same model saved"
         )
-    return {key: _partitioned(key, value, own.get(key)) for key, value in state.items()}
+    made = {key: _partitioned(key, value, own.get(key)) for key, value in state.items()}
+    return _like(state, made)
 
 
 def _not_copied(given: torch.Tensor, own: torch.Tensor) -> str:

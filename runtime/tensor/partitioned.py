@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import _foreach_supported_types as optimized
 from torch.utils._foreach_utils import _foreach_supported_types as listed
 
+from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.tensor import checkpoint_items, dtensor
 from synth.runtime.tensor.partition import Partition
 
@@ -41,6 +42,7 @@ class PartitionedTensor(torch.Tensor):
     is_copy = ""  # why a change would not be seen where torch shows it; "" where it is
     _stamp: Any = None  # of the call that gave it as a state
     shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
+    source: tuple[Any, int] | None = None  # of a copy: reshaped from what, as changed
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -287,6 +289,12 @@ def local_of(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
 
 def compared(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
     """A gradient; a whole one is compared between ranks when they next agree."""
+    if torch._C._functorch.is_legacy_batchedtensor(gradient):
+        raise NotImplementedError(
+            f"several gradients of {tuple(partition.shape)} at once, as by"
+            " is_grads_batched=True or vectorize=True, would be exchanged as one; call"
+            " torch.autograd.grad for each of them"
+        )
     if not isinstance(gradient, PartitionedTensor):
         partition.ranks.note(f"gradient of {tuple(partition.shape)}", gradient)
     return gradient
@@ -306,7 +314,9 @@ class ToLocal(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """The tensor of which the gradient is this rank's part; None for none."""
-        return None if gradient is None else PartitionedTensor(gradient, ctx.partition)
+        if gradient is None:
+            return None
+        return PartitionedTensor(in_memory(gradient), ctx.partition)
 
 
 def save_last(ctx: Any, values: torch.Tensor) -> None:

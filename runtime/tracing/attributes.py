@@ -41,6 +41,7 @@ class Attributes:
     caches: modules in which they left tensors or other objects. outside: where the
     model may read what is not in modules; what it wrote there has no module. switches:
     of torch, which code of the model read. changed: inputs that it changes in place.
+    dtypes: whether the model reads those of tensors, which its graph has as constants.
     """
 
     def __init__(self, outside: Places = NOWHERE) -> None:
@@ -54,6 +55,7 @@ class Attributes:
         self.caches: set[str] = set()
         self.switches: Switches = {}
         self.changed: set[str] = set()
+        self.dtypes = False
 
     def is_read(self, module: str, name: str) -> bool:
         """Whether a run read an attribute."""
@@ -71,6 +73,7 @@ class Attributes:
         taken = {n: own[n] | vars(other)[n] for n in ("read", "called", "written")}
         taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
+        self.dtypes |= other.dtypes
         new = any(len(own[name]) != len(each) for name, each in taken.items())
         own.update(taken)
         return new

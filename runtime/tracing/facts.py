@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from synth.runtime.tracing.computed_weights import computed_weights
+
 # what every module has; its attributes are the others
 INTERNAL = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
 STORED = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}
@@ -32,6 +34,7 @@ HOOKS = {
 CONTAINERS = list, deque, set, dict
 LIBRARIES = {*sys.stdlib_module_names, "torch"}
 IN_PLACE = " in place"  # the path of the words of a tensor or an array
+DTYPE = ".dtype"  # the path of that of a parameter or buffer
 PARTIAL = "func", "args", "keywords"
 WRAPPERS = tuple, functools.partial, types.MethodType
 SETTINGS = (
@@ -224,13 +227,16 @@ class Description(Surroundings):
             self.stored.append(own[place])
             for key, value in own[place].items():
                 self.facts[Fact(name, kind, key)] = value
+                if isinstance(value, torch.Tensor):
+                    self.facts[Fact(name, kind, key, DTYPE)] = value.dtype
         self.facts[Fact(name, "module", "", ORDER)] = tuple(own["_modules"])
         for place, kind in HOOKS.items():
             self.containers.append(own[place])
             for number, hook in own[place].items():
                 self.facts[Fact(name, kind, "", f"[{number}]")] = hook
+        apart = INTERNAL | computed_weights(module).keys()
         for key, value in own.items():
-            if key not in INTERNAL:
+            if key not in apart:
                 self.facts[Fact(name, "attribute", key)] = value
                 if deep(name, key):
                     self._add_parts(Fact(name, "attribute", key), value)

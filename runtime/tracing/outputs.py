@@ -123,3 +123,9 @@ def _mapped(given: Any, change: Any) -> Any:
         vars(made).update({k: _mapped(part, change) for k, part in vars(given).items()})
         return made
     return given
+
+
+def beside(values: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """The same words as a result of an input, of which ranks give out their parts."""
+    nothing = (given != given).sum() * 0
+    return values + nothing.to(values.dtype)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from synth.runtime.tracing.attention import may_nest
-from synth.runtime.tracing.unsupported import computes_weight
+from synth.runtime.tracing.computed_weights import computed_weights
 
 # layers of torch.nn that give several tensors, are called with other settings, or
 # consist of layers that ranks divide
@@ -54,10 +54,9 @@ def node_name(name: str) -> str:
 def is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
     """Whether a module is a layer of torch.nn, which is recorded as one call."""
     own = type(module).__module__.startswith("torch.nn.modules")
-    hooks = module._forward_pre_hooks.values()
     if not own or parametrize.is_parametrized(module) or _has_another_weight(module):
         return False
-    if any(map(computes_weight, hooks)) or getattr(module, "return_indices", False):
+    if computed_weights(module) or getattr(module, "return_indices", False):
         return False
     if (
         isinstance(module, nn.modules.conv._ConvTransposeNd)

@@ -28,7 +28,7 @@ from synth.runtime.tracing.expressions import (
 from synth.runtime.tracing.host_calls import READS, has_values, on_host
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
-from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.outputs import Structure, beside
 from synth.runtime.tracing.recorded import (
     by_mode,
     function_name,
@@ -41,7 +41,7 @@ from synth.runtime.tracing.recorded import (
     tensors_in,
 )
 from synth.runtime.tracing.shape_only import made_of
-from synth.runtime.tracing.switches import note_attribute
+from synth.runtime.tracing.switches import is_getter_of, note_attribute
 from synth.runtime.tracing.unsupported import (
     in_user_code,
     record_autograd_functions,
@@ -102,6 +102,7 @@ class Recorder(TorchFunctionMode):
         }
         self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
         self.reads = False  # whether Python has read the values of a constant
+        self.dtypes = False  # whether the graph has those of tensors as constants
         self.changed_inputs = set[str]()  # names of those that are changed in place
         self.changed_constants: list[tuple[torch.Tensor, Any]] = []
         self.changes, self.updates = Changes(self), Updates(self)
@@ -145,23 +146,30 @@ class Recorder(TorchFunctionMode):
         self.updates.take_assigned(model)
         if self.reads and self.changed_constants:  # another value in every pass
             self.changes.refuse(*self.changed_constants[0], " and reads such values")
-        self._give(Structure(result))
+        self._give(Structure(result), tensors[0])
         keep_used(self.graph)
         return self.graph
 
-    def _give(self, given: Structure) -> None:
-        """What the model gives: the nodes of its tensors, and their structure."""
+    def _give(self, given: Structure, first: torch.Tensor) -> None:
+        """What the model gives: the nodes of its tensors, and their structure.
+
+        first: the first input.
+        """
         nodes = [self.node(values) for values in given.tensors]
         if not nodes:
             raise ValueError("the model gives no tensor; let its forward return one")
-        for name, node in zip(given.names, nodes, strict=True):
-            if not is_computed(node):
-                held = node.op == "get_attr"
-                remedy = "read it from" if held else "compute it from tensors of"
-                raise ValueError(
-                    f"the model gives {node.target if held else node.name} as {name},"
-                    f" which is no result of its input; {remedy} the network"
-                )
+        if not any(map(is_computed, nodes)):
+            node, name = nodes[0], given.names[0]
+            held = node.op == "get_attr"
+            remedy = "read it from" if held else "compute it from tensors of"
+            raise ValueError(
+                f"the model gives {node.target if held else node.name} as {name},"
+                f" which is no result of its input; {remedy} the network"
+            )
+        for place, values in enumerate(given.tensors):
+            if not is_computed(nodes[place]):
+                with torch.device("meta"), self:
+                    nodes[place] = self.node(beside(values, first))
         node = self.graph.output(tuple(nodes))
         node.meta["structure"] = given.without_tensors()
         node.meta["shared"] = self._shared(given.tensors, nodes)
@@ -175,7 +183,7 @@ class Recorder(TorchFunctionMode):
         for at, node in zip(memory, nodes, strict=True):
             makers[at].add(node)
         found = {at for at, each in makers.items() if len(each) > 1}
-        found |= self.inputs.keys()
+        found |= self.inputs.keys() | self.trained.keys() | self.buffers.keys()
         return frozenset(place for place, at in enumerate(memory) if at in found)
 
     def __torch_function__(
@@ -187,6 +195,7 @@ class Recorder(TorchFunctionMode):
         refuse_transforms(func)
         if self.depth:
             return made_of(func, args, kwargs)
+        self.dtypes |= is_getter_of(func, "dtype")
         parts = composed(func)
         if parts is not None:
             with self:
@@ -279,6 +288,7 @@ class Recorder(TorchFunctionMode):
 
     def _of_shape(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor without values for a function that asks for shape and dtype only."""
+        self.dtypes = True
         given = tuple(like.shape), like.dtype, torch.device(self.device)
         node = self._create("call_function", of_shape, (given, {}), "of_shape")
         node.meta["expression"] = True

@@ -56,10 +56,14 @@ def read_by_users(found: Switches) -> Iterator[None]:
 
 def note_attribute(getter: Any, file: str) -> None:
     """Note that an attribute of a tensor was read in a file, if it is of autograd."""
-    name = getattr(getattr(getter, "__self__", None), "__name__", "")
     found = NOTED.get()
-    if name in ATTRIBUTES and found is not None and is_users(file):
+    if is_getter_of(getter, *ATTRIBUTES) and found is not None and is_users(file):
         found.setdefault(("requires_grad", ()), (None, in_user_code()))
+
+
+def is_getter_of(func: Any, *names: str) -> bool:
+    """Whether a function reads an attribute of tensors by one of these names."""
+    return getattr(getattr(func, "__self__", None), "__name__", "") in names
 
 
 def require_same(

@@ -204,6 +204,7 @@ def _graph_of(
             f" {_reason(error)}{place_of(error)}"
         ) from error
     seen.called |= recorder.called
+    seen.dtypes |= recorder.dtypes
     seen.changed |= recorder.changed_inputs
     require_no_tensors(seen, recorder.computed, recorder.knows)
     changed = around.note_changes(seen)

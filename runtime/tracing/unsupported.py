@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree
 
 from synth.runtime.grid.user_lines import is_users, user_line
+from synth.runtime.tracing.computed_weights import computes_weight
 from synth.runtime.tracing.plain_model import require_plain
 
 HOOKS = {
@@ -71,10 +70,13 @@ def check_supported(model: nn.Module) -> None:
                 f"the module {name} has a forward that is not its class's, which the"
                 " ranks would not run; make it a class of its own"
             )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            _refuse_limit(f"the module {name}" if name else "the model", module)
     for name, values in model.named_parameters():
         for place, kind in OF_PARAMETERS.items():
             _refuse_hook(f"the parameter {name}", values, place, kind)
     _refuse_shared_memory(model)
+    _refuse_other_names(model)
 
 
 def has_no_effect(hook: Any) -> bool:
@@ -84,11 +86,6 @@ def has_no_effect(hook: Any) -> bool:
     module gives to the forward that has asked for it, while the model is traced.
     """
     return computes_weight(hook) or getattr(hook, "__module__", "") in COLLECTORS
-
-
-def computes_weight(hook: Any) -> bool:
-    """Whether a hook computes a weight from parameters, as old norms of torch do."""
-    return type(hook) in (WeightNorm, SpectralNorm)
 
 
 def plain_copies(model: nn.Module) -> dict[int, torch.Tensor]:
@@ -114,6 +111,16 @@ def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
         )
 
 
+def _refuse_limit(what: str, table: nn.Embedding | nn.EmbeddingBag) -> None:
+    if table.max_norm is not None:
+        raise ValueError(
+            f"{what} has max_norm={table.max_norm}, by which forward changes its"
+            " weight, which the ranks would not do; leave it out, and after each step"
+            f" copy torch.renorm(weight, {table.norm_type}, 0, {table.max_norm}) into"
+            " the weight"
+        )
+
+
 def _refuse_shared_memory(model: nn.Module) -> None:
     """Two tensors with the same memory would be trained, and saved, as two tensors.
 
@@ -129,6 +136,17 @@ def _refuse_shared_memory(model: nn.Module) -> None:
                     f"{first} and {name} share their memory, but are two tensors, which"
                     " the ranks would train apart; give both modules one parameter"
                 )
+
+
+def _refuse_other_names(model: nn.Module) -> None:
+    """Ranks know parameters, buffers and modules by the names that torch gives."""
+    for walk in ("named_parameters", "named_buffers", "named_modules"):
+        own, usual = getattr(model, walk)(), getattr(nn.Module, walk)(model)
+        if [name for name, _ in own] != [name for name, _ in usual]:
+            raise ValueError(
+                f"{walk} of {type(model).__name__} leaves out or renames what the model"
+                " has, which the ranks would not find; give that method another name"
+            )
 
 
 def refuse_transforms(function: Any) -> None:

@@ -10,7 +10,9 @@ from torch import nn
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.attributes import Attributes
+from synth.runtime.tracing.computed_weights import computes_weight
 from synth.runtime.tracing.facts import (
+    DTYPE,
     HOOKS,
     IN_PLACE,
     MISSING,
@@ -21,7 +23,7 @@ from synth.runtime.tracing.facts import (
     Fact,
     Facts,
 )
-from synth.runtime.tracing.unsupported import computes_weight, has_no_effect
+from synth.runtime.tracing.unsupported import has_no_effect
 
 Settings = Mapping[str, Collection[str]]
 CALLS = (".__call__", ".__getattr__", ".__getattribute__")
@@ -70,6 +72,9 @@ def sorted_out(
                 changes.anew.append(each)
             elif not has_no_effect(each.now):
                 changes.hooks.append(each)
+        elif fact.path == DTYPE and fact.kind in STORED.values():
+            if attributes.dtypes and MISSING not in (each.before, each.now):
+                changes.anew.append(each)
         elif fact.kind in STORED.values():
             if tied or not _is_another_value(each):
                 changes.anew.append(each)
@@ -179,7 +184,7 @@ def _in_words(each: Difference) -> str:
         return f"{name} was removed"
     if before is MISSING:
         return f"{name} was added"
-    if fact.kind in STORED.values():
+    if fact.kind in STORED.values() and fact.path != DTYPE:
         return f"{name} was replaced"
     if fact.path.endswith(IN_PLACE):
         return f"{name.removesuffix(IN_PLACE)} was changed in place"

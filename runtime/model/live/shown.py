@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -12,15 +13,26 @@ from synth.runtime.model.methods import has_tensors, planned_method
 from synth.runtime.tracing.facts import INTERNAL, STORED
 from synth.runtime.tracing.unsupported import plain_copies
 
-SHARED = (*STORED, "_non_persistent_buffers_set")
+SHARED = (
+    *(*STORED, "_non_persistent_buffers_set"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+# by which ranks know what a model has
+WALKS = (
+    *("named_parameters", "named_buffers", "named_modules", "named_children"),
+    *("buffers", "modules", "children"),
+)
 
 
 class Shown(nn.Module):
     """A module with the parts of another one, which has the class of the user's model.
 
     `_shown`, the user's model as it is now, is never called. The two have the same
-    dicts of modules, parameters and buffers. Attributes that a user sets here are set
-    there. own: the attributes of the module itself.
+    dicts of modules, parameters, buffers and hooks of states. Attributes that a user
+    sets here are set there. Methods of `nn.Module` that the model's class has in its
+    own way, such as a `train` that freezes layers, do that here, too. own: the
+    attributes of the module itself.
     """
 
     own = frozenset({"_shown"})
@@ -31,6 +43,22 @@ class Shown(nn.Module):
         here = vars(self)
         here["_shown"], here["training"] = model, model.training
         here.update({name: vars(model)[name] for name in SHARED})
+        here["_version"] = model._version
+        for name in _overridden(type(model)):
+            if getattr(type(self), name) is getattr(nn.Module, name):
+                here[name] = partial(self._as_shown, name)
+
+    def _as_shown(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What the model does by one of its methods that `nn.Module` has, too."""
+        made = getattr(self._shown, name)(*args, **kwargs)
+        vars(self)["training"] = self._shown.training
+        return self if made is self._shown else made
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._shown._save_to_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._shown._load_from_state_dict(*args, **kwargs)
 
     def _has_own(self, name: str) -> bool:
         kind = type(self)
@@ -80,3 +108,14 @@ class Shown(nn.Module):
             if name not in type(self).own and name not in SHARED:
                 vars(made)[name] = copy.deepcopy(value, memo)
         made.show(copy.deepcopy(self._shown, memo))
+
+
+def _overridden(kind: type[nn.Module]) -> list[str]:
+    """The methods of `nn.Module` that a class of models has in its own way."""
+    return [
+        name
+        for name, method in vars(nn.Module).items()
+        if isinstance(method, FunctionType)
+        and not (name.startswith("_") or name in ("forward", *WALKS))
+        and getattr(kind, name) is not method
+    ]

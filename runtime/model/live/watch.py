@@ -95,12 +95,16 @@ class Watch:
         (values, *kept), (now, *found) = self._kept, self._of_tensors()
         return len(values) == len(now) and all(map(is_, values, now)) and kept == found
 
-    def _of_tensors(self) -> tuple[list[Any], list[Any], list[str], list[Any]]:
-        """The tensors and modules, their classes and names, and the words of constants.
-        Words of parameters and buffers are not compared.
+    def _of_tensors(
+        self,
+    ) -> tuple[list[Any], list[Any], list[Any], list[str], list[Any]]:
+        """The tensors and modules, their dtypes, classes and names, and the words of
+        constants. Words of parameters and buffers are not compared.
         """
+        values = list(chain.from_iterable(self._values))
         return (
-            list(chain.from_iterable(self._values)),
+            values,
+            [getattr(each, "dtype", None) for each in values],
             [type(self.model), *map(type, self._parts)],
             list(chain.from_iterable(self._stored)),
             [*map(words_of, self._constants)],

@@ -96,7 +96,7 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     for each in changed:
         _show(each)
     if known.views:
-        _mark_copies(args[0], made)
+        _mark_copies(args[0], made, known.rule is reshape.view)
     return made
 
 
@@ -121,13 +121,26 @@ def _parts_alike(args: Any) -> list[Any] | None:
 
 
 def _show(changed: Any) -> None:
-    """Let the rank that owns a lone word have the value of the changed copies."""
+    """Let the owners of words have the values of the changed copies."""
     if isinstance(changed, PartitionedTensor):
         for own in changed.shown or ():
             own.copy_(changed._local)
+        if changed.source is not None:
+            base, _ = changed.source
+            base.copy_(changed.reshape(base.shape))
+            changed.source = base, base._version + 1  # torch counts this change of both
 
 
-def _mark_copies(given: Any, made: Any) -> None:
+def _is_shown(copied: PartitionedTensor) -> bool:
+    """Whether owners can have what a change makes of a copy."""
+    alone = not torch.is_grad_enabled()
+    if copied.source is None:
+        return alone and copied.shown is not None
+    base, version = copied.source
+    return bool(base._version == version) and (alone or not base.requires_grad)
+
+
+def _mark_copies(given: Any, made: Any, reshaped: bool) -> None:
     """Note which results of a view do not share the memory of the operand."""
     if not isinstance(given, PartitionedTensor):
         return
@@ -137,14 +150,15 @@ def _mark_copies(given: Any, made: Any) -> None:
         other = own.numel() > 0 and own.untyped_storage()._cdata != memory
         if given.is_copy or other:
             each.copied(given.is_copy or MOVED)
+            if reshaped and not given.is_copy and not given.is_inference():
+                each.source = given, given._version
 
 
 def _refuse_copies(func: Any, changed: Any) -> None:
     """Raise `RuntimeError` for a change of a copy that would not be seen."""
     alone = type(changed) is PartitionedTensor
     for each in (changed,) if alone else tensors_of(changed):
-        seen = each.shown is not None and not torch.is_grad_enabled()
-        if each.is_copy and not seen:
+        if each.is_copy and not _is_shown(each):
             raise RuntimeError(
                 f"{short_name(func)} would change a copy of {tuple(each.shape)}:"
                 f" {each.is_copy}; compute a new tensor, for example with torch.where,"

@@ -269,7 +269,6 @@ CASES: list[tuple[nn.Module, str]] = [
         "forward changes requires_grad of scale, which the ranks would not do; set it outside, or",
     ),
     (Does(lambda self, x: None), "the model gives no tensor; let its forward return one"),
-    (Does(lambda self, x: (x, self.scale)), "the model gives scale as output.1, which is no result of its"),
     (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),
     (
         Does(lambda self, x: x if x.sum() > 0 else -x),

@@ -377,6 +377,34 @@ def viewed(run: Run) -> None:
             p.view(p.shape[0], -1)[:, 0] = 0.25
 
 
+@habit("words of weights in a flat view")
+def flat(run: Run) -> None:
+    model = run.classes()
+    places = torch.tensor([3, 50, 1])
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.view(-1)[places] = 0.25
+                p.flatten().clamp_(-0.2, 0.3)
+                rows = p.view(len(p), -1)
+                rows.mul_(2)
+                rows.add_(0.01)
+                mask = torch.ones_like(p)
+                mask.view(-1)[p.abs().view(-1).topk(9).indices] = 0
+                p.mul_(mask)
+    steps(run, model, sgd(model))
+
+
+@habit("a flat view is changed after its weight", refused="would change a copy")
+def flat_later(run: Run) -> None:
+    with torch.no_grad():
+        for p in run.classes().parameters():
+            if p.dim() > 1:
+                seen = p.view(-1)
+                p.mul_(2)
+                seen.add_(1)
+
+
 @habit("statistics of weights")
 def statistics(run: Run) -> None:
     model = run.classes()

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from typing import Any
 
+import habits_of_classes  # noqa: F401
 import habits_of_losses  # noqa: F401
 import habits_of_models  # noqa: F401
 import habits_of_weights  # noqa: F401
@@ -17,6 +18,7 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "lottery ticket: masks of weights and gradients",
         "parameters_to_vector and back",
     ),
+    *("words of weights in a flat view", "a flat view is changed after its weight"),
     *("words of weights are assigned by index", "memory format and dtype of the loop", "mixup and cutmix"),
     *("hard examples: topk, a threshold", "distributions: log_prob, entropy, kl_divergence", "triplets"),
     *("batches of other sizes, the last one of one sample", "hooks of the network take features"),
@@ -33,6 +35,19 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
     *("counters, caches and features that nobody reads again", "outputs by a flag of the module"),
     *("a checkpoint where gradients are recorded", "other calls where gradients are recorded"),
     *("other calls where parameters are frozen",),
+    *(
+        "train() of the model's own keeps a normalization frozen",
+        "parameters(), zero_grad() and requires_grad_() of the model's own",
+        "an extra state of the model",
+    ),
+    *("a state of the model's own keys", "states of older versions, and of this one", "hooks of states"),
+    *("pruning: more and more weights, made permanent", "pruning before parallelize"),
+    *("sparse gradients of embeddings", "layers of other dtypes, which forward reads"),
+    *(
+        "outputs that are no results of the input: a scale, anchors, a codebook",
+        "several gradients at once",
+        "named_parameters() of the model's own",
+    ),
     *("tied weights of an encoder and a decoder", "lists and dicts of parameters and modules"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError

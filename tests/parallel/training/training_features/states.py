@@ -267,8 +267,8 @@ def weight_normed_by_hook(run: Run) -> None:
     train(run, sgd, 2)
 
 
-@refused("pruning", "has hooks")
+@correct("pruning")
 def pruned(run: Run) -> None:
     """A mask of the smallest weights."""
     prune.l1_unstructured(run.model.conv, "weight", 0.3)
-    run.loss()
+    train(run, sgd, 2)
