@@ -23,7 +23,7 @@ def computes_weight(hook: Any) -> bool:
 
 def computed_weights(module: nn.Module) -> dict[str, Any]:
     """The names of the weights that hooks of a module compute, and the hooks."""
-    hooks = (e for e in module._forward_pre_hooks.values() if computes_weight(e))
+    hooks: list[Any] = [*filter(computes_weight, module._forward_pre_hooks.values())]
     return {getattr(e, "_tensor_name", "") or e.name: e for e in hooks}
 
 
