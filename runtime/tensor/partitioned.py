@@ -42,7 +42,8 @@ class PartitionedTensor(torch.Tensor):
     is_copy = ""  # why a change would not be seen where torch shows it; "" where it is
     _stamp: Any = None  # of the call that gave it as a state
     shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
-    source: tuple[Any, int] | None = None  # of a copy: reshaped from what, as changed
+    view_of: Any = None  # how it was made, where torch gives a view
+    times_set = 0  # how often `data` was assigned, of which torch's views see nothing
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -101,6 +102,7 @@ class PartitionedTensor(torch.Tensor):
         """The whole tensor, on every rank. All ranks must call this. Differentiable:
         every rank computes the same from it, and its gradient is taken once.
         """
+        self._refresh()
         whole: torch.Tensor = ToWhole.apply(self)  # type: ignore[no-untyped-call]
         return whole
 
@@ -108,6 +110,7 @@ class PartitionedTensor(torch.Tensor):
         """This rank's part, with the shape of its box. Differentiable: the gradient of
         a part is that of the global tensor's words there.
         """
+        self._refresh()
         local: torch.Tensor = ToLocal.apply(self)  # type: ignore[no-untyped-call]
         return local
 
@@ -122,6 +125,7 @@ class PartitionedTensor(torch.Tensor):
                 f"a tensor of {tuple(self.shape)} has no partition of"
                 f" {tuple(target.shape)}; give one of its own shape"
             )
+        self._refresh()
         moved: torch.Tensor = Move.apply(self, target)  # type: ignore[no-untyped-call]
         return moved
 
@@ -132,6 +136,14 @@ class PartitionedTensor(torch.Tensor):
         call this, since it makes a mesh.
         """
         return dtensor.to_dtensor(self.to_local(), self._partition)
+
+    def _refresh(self) -> None:
+        """Have the words of now, where torch gives a view of what was changed since.
+
+        All ranks must call this: words that had to move do so again.
+        """
+        if self.view_of is not None:
+            self.view_of.renew(self)
 
     def copied(self, why: str = MOVED) -> PartitionedTensor:
         """This, noted as a copy of words of which torch would give a view, and why.
@@ -179,7 +191,8 @@ class PartitionedTensor(torch.Tensor):
             moved: Any = given.redistribute(place).detach()
             given = moved
         vars(torch._C.TensorBase)["data"].__set__(self, given)
-        self._local = given._local
+        self._local, self.view_of = given._local, None
+        self.times_set += 1
 
     # -- protocols of torch -----------------------------------------------------------
 
@@ -390,7 +403,10 @@ class ToWhole(torch.autograd.Function):
     def forward(ctx: Any, given: PartitionedTensor) -> torch.Tensor:
         """All words."""
         ctx.partition = given._partition
-        return given._partition.gather(given._local)
+        whole, own = given._partition.gather(given._local), given._local
+        if whole.untyped_storage()._cdata == own.untyped_storage()._cdata:
+            return whole.clone()
+        return whole.detach()  # which may be a view, and torch changes none of ours
 
     @staticmethod
     @once_differentiable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -41,7 +42,7 @@ class Shown(nn.Module):
     def show(self, model: nn.Module) -> None:
         """Take the parts of a model."""
         here = vars(self)
-        here["_shown"], here["training"] = model, model.training
+        here["_shown"] = model
         here.update({name: vars(model)[name] for name in SHARED})
         here["_version"] = model._version
         for name in _overridden(type(model)):
@@ -51,7 +52,6 @@ class Shown(nn.Module):
     def _as_shown(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """What the model does by one of its methods that `nn.Module` has, too."""
         made = getattr(self._shown, name)(*args, **kwargs)
-        vars(self)["training"] = self._shown.training
         return self if made is self._shown else made
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -59,6 +59,21 @@ class Shown(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._shown._load_from_state_dict(*args, **kwargs)
+
+    @property
+    def training(self) -> bool:
+        """The mode of the model, which its methods may change."""
+        shown = vars(self).get("_shown")
+        return shown is None or bool(shown.training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "_shown" in vars(self):
+            self._shown.training = mode
+
+    def apply(self, function: Callable[[nn.Module], None]) -> Any:
+        """Call a function of all modules, at last of the model itself."""
+        return self._as_shown("apply", function)
 
     def _has_own(self, name: str) -> bool:
         kind = type(self)
@@ -68,7 +83,7 @@ class Shown(nn.Module):
         shown = vars(self).get("_shown")
         if shown is None or self._has_own(name):
             super().__setattr__(name, value)
-        if shown is not None and (name == "training" or not self._has_own(name)):
+        if shown is not None and not self._has_own(name):
             setattr(shown, name, value)  # modules and tensors into the dicts of both
 
     def __getattr__(self, name: str) -> Any:

@@ -52,6 +52,7 @@ class Known(NamedTuple):
 KNOWN = frozenset(
     (torch.Tensor, torch.nn.Parameter, PartitionedTensor, torch.nn.Buffer)
 )
+SAME = pointwise.pointwise, pointwise.detach  # whose results have the memory itself
 RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
@@ -72,6 +73,7 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             " convert one of them: full_tensor() gives a plain tensor"
         )
     known = known_of(func)
+    _renew(args)
     if known.steps and (here := _parts_alike(args)) is not None:
         note_given(func, args, kwargs)
         func(*here, **kwargs)
@@ -96,7 +98,7 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     for each in changed:
         _show(each)
     if known.views:
-        _mark_copies(args[0], made, known.rule is reshape.view)
+        _mark_views(func, args, kwargs, made)
     return made
 
 
@@ -120,38 +122,86 @@ def _parts_alike(args: Any) -> list[Any] | None:
     return here
 
 
+class Viewed(NamedTuple):
+    """How a tensor was made of which torch shows the words of another one.
+
+    version: how often both were changed then. call: the operation with its arguments.
+    place: among the results. whole: whether these are all words of the first argument.
+    times_set: how often that was given other data then.
+    Some ranks may have copies, and others views or no words, so all do the same.
+    """
+
+    version: int
+    call: tuple[Any, Any, Any]
+    place: int
+    whole: bool
+    times_set: int
+
+    @property
+    def base(self) -> PartitionedTensor:
+        """What the words are of."""
+        given: PartitionedTensor = self.call[1][0]
+        return given
+
+    def renew(self, view: PartitionedTensor) -> None:
+        """Take the words again if one of both was changed since."""
+        now = view._version
+        if self.times_set != self.base.times_set:
+            view.view_of = None
+        elif now != self.version:
+            func, args, kwargs = self.call
+            made = [*tensors_of(dispatch(func, (), args, kwargs))][self.place]
+            view._local, view._partition = made._local, made._partition
+            view.shown, view.view_of = made.shown, self._replace(version=now)
+
+
+def _renew(given: Any) -> None:
+    """Let views among arguments have the words of now."""
+    for each in given:
+        if type(each) is PartitionedTensor:
+            each._refresh()
+        elif type(each) is list or type(each) is tuple:
+            _renew(each)
+
+
 def _show(changed: Any) -> None:
     """Let the owners of words have the values of the changed copies."""
-    if isinstance(changed, PartitionedTensor):
-        for own in changed.shown or ():
-            own.copy_(changed._local)
-        if changed.source is not None:
-            base, _ = changed.source
-            base.copy_(changed.reshape(base.shape))
-            changed.source = base, base._version + 1  # torch counts this change of both
+    if not isinstance(changed, PartitionedTensor):
+        return
+    for own in changed.shown or ():
+        own.copy_(changed._local)
+    found = changed.view_of
+    if found is not None and found.whole:
+        found.base.copy_(changed.reshape(found.base.shape))
+        later = changed._version + 1  # torch counts this change
+        changed.view_of = found._replace(version=later)
 
 
 def _is_shown(copied: PartitionedTensor) -> bool:
     """Whether owners can have what a change makes of a copy."""
-    alone = not torch.is_grad_enabled()
-    if copied.source is None:
-        return alone and copied.shown is not None
-    base, version = copied.source
-    return bool(base._version == version) and (alone or not base.requires_grad)
+    found, alone = copied.view_of, not torch.is_grad_enabled()
+    if found is not None and found.whole and not found.base.is_copy:
+        return alone or not found.base.requires_grad
+    return alone and copied.shown is not None
 
 
-def _mark_copies(given: Any, made: Any, reshaped: bool) -> None:
-    """Note which results of a view do not share the memory of the operand."""
+def _mark_views(func: Any, args: Any, kwargs: Any, made: Any) -> None:
+    """Note what results of a view are of, and which do not share its memory."""
+    given = args[0]
     if not isinstance(given, PartitionedTensor):
         return
     memory = given._local.untyped_storage()._cdata
-    for each in tensors_of(made):
+    whole = known_of(func).rule is reshape.view
+    same = known_of(func).rule in SAME and given.view_of is None
+    lasts = not same and not given.is_inference()
+    how = given._version, (func, args, kwargs)
+    for place, each in enumerate(tensors_of(made)):
         own = each._local
         other = own.numel() > 0 and own.untyped_storage()._cdata != memory
         if given.is_copy or other:
             each.copied(given.is_copy or MOVED)
-            if reshaped and not given.is_copy and not given.is_inference():
-                each.source = given, given._version
+        if lasts:
+            each.view_of = Viewed(*how, place, whole, given.times_set)
 
 
 def _refuse_copies(func: Any, changed: Any) -> None:

@@ -240,6 +240,51 @@ def renamed(run: Run) -> None:
     run.made(Renamed)
 
 
+class Switched(Plain):
+    """Scales in training, and has a method that ends it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (2 if self.training else 1)
+
+    def freeze(self) -> None:
+        self.first.requires_grad_(False)
+        self.eval()
+
+
+@habit("a function of all modules, methods that set modes")
+def switched(run: Run) -> None:
+    model = run.made(Switched)
+
+    def start(module: nn.Module) -> None:
+        if isinstance(module, Switched):
+            nn.init.constant_(module.first.weight, 0.1)
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.constant_(module.weight, 0.5)
+
+    assert model.apply(start) is model
+    trained(run, model)
+    model.freeze()
+    run.note(model.training, model(run.x()))
+    model.training = True
+    run.note(model.training, model(run.x()))
+    model.train()
+    trained(run, model)
+
+
+@habit("whole outputs are changed in place")
+def whole_outputs(run: Run) -> None:
+    model = run.maps()
+    out = model(run.x())
+    out = out.full_tensor() if run.on_ranks else out
+    out.mul_(2).clamp_(-0.5, 0.5)
+    out[:, 1] += run.randn(4, 8, 6)
+    out.square().mean().backward()
+    held = [p.full_tensor() if run.on_ranks else p.detach().clone() for p in model.parameters()]
+    with torch.no_grad():
+        for each in held:
+            each.zero_()
+
+
 # -- pruning ----------------------------------------------------------------------------------------------
 
 

@@ -395,14 +395,30 @@ def flat(run: Run) -> None:
     steps(run, model, sgd(model))
 
 
-@habit("a flat view is changed after its weight", refused="would change a copy")
-def flat_later(run: Run) -> None:
+@habit("views are read and changed after their weights")
+def viewed_later(run: Run) -> None:
+    model = run.classes()
     with torch.no_grad():
-        for p in run.classes().parameters():
-            if p.dim() > 1:
-                seen = p.view(-1)
-                p.mul_(2)
-                seen.add_(1)
+        for p in model.parameters():
+            first, parts, flat = p[0], p.unbind(0), p.view(-1)
+            turned, slices = p.transpose(0, -1), p.split(3)
+            p.mul_(2)
+            run.note(first, parts[-1], flat, turned, slices[0])
+            flat.add_(0.01)
+            run.note(first, parts[-1], flat[1:5], turned.sum(0), slices[-1])
+            p.add_(p)
+            run.note(flat, parts[1].sum(), slices[0])
+        weight = model.conv.weight
+        flat, row = weight.view(-1), weight[1]
+        weight.data = weight.data * 3  # which torch's views do not see
+        weight.add_(1)
+        run.note(flat, row, weight.view(-1))
+    out = run.maps()(run.x())
+    flat, channel, turned = out.flatten(1), out[:, 1], out.permute(1, 0, 3, 2)
+    with torch.no_grad():
+        out.clamp_(-0.1, 0.1)
+    run.note(flat.sum(1), channel.norm(), turned.mean((1, 2)))
+    (flat.square().sum() + channel.mean() + turned[0].sum()).backward()
 
 
 @habit("statistics of weights")
