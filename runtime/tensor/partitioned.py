@@ -43,7 +43,7 @@ class PartitionedTensor(torch.Tensor):
     _stamp: Any = None  # of the call that gave it as a state
     shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
     view_of: Any = None  # how it was made, where torch gives a view
-    times_set = 0  # how often `data` was assigned, of which torch's views see nothing
+    changes: list[int]  # one number: how often it was changed; views have the same list
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -65,7 +65,7 @@ class PartitionedTensor(torch.Tensor):
             device=local.device,
             requires_grad=requires_grad,
         )
-        made._local, made._partition = local.detach(), partition
+        made._local, made._partition, made.changes = local.detach(), partition, [0]
         return made
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -167,7 +167,8 @@ class PartitionedTensor(torch.Tensor):
     @property
     def data(self) -> torch.Tensor:
         """The same words without gradients."""
-        data: torch.Tensor = vars(torch._C.TensorBase)["data"].__get__(self)
+        data: PartitionedTensor = vars(torch._C.TensorBase)["data"].__get__(self)
+        data.changes = self.changes
         return data
 
     @data.setter
@@ -192,7 +193,7 @@ class PartitionedTensor(torch.Tensor):
             given = moved
         vars(torch._C.TensorBase)["data"].__set__(self, given)
         self._local, self.view_of = given._local, None
-        self.times_set += 1
+        self.changes = [0]  # of other words than those of views
 
     # -- protocols of torch -----------------------------------------------------------
 

@@ -77,6 +77,7 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     if known.steps and (here := _parts_alike(args)) is not None:
         note_given(func, args, kwargs)
         func(*here, **kwargs)
+        args[0].changes[0] += 1
         return args[0]
     if known.views and torch.is_inference_mode_enabled():
         given = next(tensors_of(args[0]), None)
@@ -105,10 +106,11 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
 def _parts_alike(args: Any) -> list[Any] | None:
     """The own parts of what an optimizer's operation is given; None for other calls.
 
-    They are parts of one partition, and numbers. The first is no copy.
+    They are parts of one partition, and numbers. The first is no copy and no view, of
+    which other ranks may have a copy.
     """
     first = args[0]
-    if type(first) is not PartitionedTensor or first.is_copy or first.shown:
+    if type(first) is not PartitionedTensor or first.is_copy or first.view_of:
         return None
     here = list[Any]()
     for each in args:
@@ -125,17 +127,15 @@ def _parts_alike(args: Any) -> list[Any] | None:
 class Viewed(NamedTuple):
     """How a tensor was made of which torch shows the words of another one.
 
-    version: how often both were changed then. call: the operation with its arguments.
+    changes: how often both had been changed. call: the operation with its arguments.
     place: among the results. whole: whether these are all words of the first argument.
-    times_set: how often that was given other data then.
     Some ranks may have copies, and others views or no words, so all do the same.
     """
 
-    version: int
+    changes: int
     call: tuple[Any, Any, Any]
     place: int
     whole: bool
-    times_set: int
 
     @property
     def base(self) -> PartitionedTensor:
@@ -145,14 +145,13 @@ class Viewed(NamedTuple):
 
     def renew(self, view: PartitionedTensor) -> None:
         """Take the words again if one of both was changed since."""
-        now = view._version
-        if self.times_set != self.base.times_set:
+        if view.changes is not self.base.changes:  # one of them has other words by now
             view.view_of = None
-        elif now != self.version:
+        elif view.changes[0] != self.changes:
             func, args, kwargs = self.call
             made = [*tensors_of(dispatch(func, (), args, kwargs))][self.place]
             view._local, view._partition = made._local, made._partition
-            view.shown, view.view_of = made.shown, self._replace(version=now)
+            view.shown, view.view_of = made.shown, made.view_of
 
 
 def _renew(given: Any) -> None:
@@ -166,15 +165,21 @@ def _renew(given: Any) -> None:
 
 def _show(changed: Any) -> None:
     """Let the owners of words have the values of the changed copies."""
-    if not isinstance(changed, PartitionedTensor):
-        return
-    for own in changed.shown or ():
-        own.copy_(changed._local)
-    found = changed.view_of
-    if found is not None and found.whole:
-        found.base.copy_(changed.reshape(found.base.shape))
-        later = changed._version + 1  # torch counts this change
-        changed.view_of = found._replace(version=later)
+    for each in tensors_of(changed):
+        _count(each)
+        for own in each.shown or ():
+            own.copy_(each._local)
+        found = each.view_of
+        if found is not None and found.whole:
+            found.base.copy_(each.reshape(found.base.shape))
+            each.view_of = found._replace(changes=each.changes[0])
+
+
+def _count(changed: PartitionedTensor) -> None:
+    """Count a change that a view has, too."""
+    changed.changes[0] += 1
+    if changed.view_of is not None:
+        changed.view_of = changed.view_of._replace(changes=changed.changes[0])
 
 
 def _is_shown(copied: PartitionedTensor) -> bool:
@@ -191,17 +196,16 @@ def _mark_views(func: Any, args: Any, kwargs: Any, made: Any) -> None:
     if not isinstance(given, PartitionedTensor):
         return
     memory = given._local.untyped_storage()._cdata
-    whole = known_of(func).rule is reshape.view
-    same = known_of(func).rule in SAME and given.view_of is None
-    lasts = not same and not given.is_inference()
-    how = given._version, (func, args, kwargs)
+    rule = known_of(func).rule
+    same = rule in SAME and given.view_of is None
     for place, each in enumerate(tensors_of(made)):
-        own = each._local
+        own, each.changes = each._local, given.changes
         other = own.numel() > 0 and own.untyped_storage()._cdata != memory
         if given.is_copy or other:
             each.copied(given.is_copy or MOVED)
-        if lasts:
-            each.view_of = Viewed(*how, place, whole, given.times_set)
+        if not same:
+            call = func, args, kwargs
+            each.view_of = Viewed(given.changes[0], call, place, rule is reshape.view)
 
 
 def _refuse_copies(func: Any, changed: Any) -> None:

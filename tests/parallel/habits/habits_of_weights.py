@@ -408,6 +408,13 @@ def viewed_later(run: Run) -> None:
             run.note(first, parts[-1], flat[1:5], turned.sum(0), slices[-1])
             p.add_(p)
             run.note(flat, parts[1].sum(), slices[0])
+        for p in run.made(lambda: nn.Sequential(nn.Conv2d(3, 1, 3), nn.Conv2d(1, 3, 2))).parameters():
+            flat, first = p.view(-1), p[0]  # of few words, of which some ranks have none
+            p.add_(1)
+            flat.mul_(2)
+            run.note(first.sum())
+            p.data.mul_(1.5)
+            run.note(flat, first.mean())
         weight = model.conv.weight
         flat, row = weight.view(-1), weight[1]
         weight.data = weight.data * 3  # which torch's views do not see
