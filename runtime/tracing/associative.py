@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.overrides import _pop_mode_temporarily
+from torch.utils._pytree import tree_leaves
 
 from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.tracing.unsupported import in_user_code
@@ -97,7 +98,7 @@ def _combined(operator: Any, leaves: int) -> tuple[list[fx.Node], list[fx.Node]]
             made: Any = call(*(fx.Proxy(node, tracer) for node in given))
     except Exception:  # whatever a function does that no graph shows
         return [], given
-    outs = [getattr(each, "node", None) for each in made]
+    outs = [getattr(each, "node", None) for each in tree_leaves(made)]
     return ([] if None in outs else outs), given  # type: ignore[return-value]
 
 

@@ -19,6 +19,7 @@ from synth.network.edges.edge_prices import EdgePrices
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import parse_network
+from synth.network.grids.box_rows import BoxRows
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
@@ -185,6 +186,25 @@ def test_words_of_many_pairs_are_those_of_all_ranks() -> None:
         there, back = moved_words(*some, windows, back=False)
         assert np.array_equal(there, counted[0][np.ix_([3, 0], [5, 5, 1])])
         assert not back.any()
+
+
+def test_words_of_a_redistribution_and_its_gradient_are_added_beyond_32_bits() -> None:
+    """Each is below 2**31, and their sum above: the U-Net of the examples at 2048**3 had negative words."""
+    extents, ranks = (1, 3 * 2**14, 1, 2**18, 1), 8
+
+    def cut_along(dim: int) -> BoxRows:
+        low, high = [], []
+        for at, size in enumerate(extents):
+            part = size // ranks if at == dim else size
+            first = np.arange(ranks) * part if at == dim else np.zeros(ranks, np.int64)
+            low.append(first[None].astype(np.int32))
+            high.append(low[-1] + np.int32(part))
+        return BoxRows(tuple(low), tuple(high), (np.zeros(1, np.intp),) * len(extents))
+
+    own = 3 * 2**32 // ranks
+    there, back = moved_words(cut_along(3), cut_along(1), {})
+    assert (there + back).tolist() == [[2 * (own - own // ranks)]]
+    assert own < 2**31 < 2 * (own - own // ranks)
 
 
 def _counted(source: Spans, target: Spans, tables: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

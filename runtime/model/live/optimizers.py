@@ -13,7 +13,7 @@ import gc
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,9 +25,19 @@ from synth.runtime.model.checks.versions import Before
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 GIVEN = "parameters of the model that was given to parallelize"
-# network -> of each parameter of the model: id -> its name, and where its words are.
-# They are not kept: the model may be gone, and its parameters be the optimizer's alone
-_GIVEN: weakref.WeakKeyDictionary[Any, Mapping[int, tuple[str, int]]]
+
+
+class _Known(NamedTuple):
+    """A parameter of a model, which is not kept, and where its words are."""
+
+    name: str
+    words: int
+    itself: weakref.ref[torch.Tensor]  # another tensor may have its number later
+
+
+# network -> of each parameter of the model: id -> what is known of it. The model may be
+# gone, and its parameters be the optimizer's alone
+_GIVEN: weakref.WeakKeyDictionary[Any, Mapping[int, _Known]]
 _GIVEN = weakref.WeakKeyDictionary()
 
 
@@ -59,7 +69,8 @@ class TermOfLoss:
 def look_for_uses(network: nn.Module, model: nn.Module) -> None:
     """Look at what uses parameters of a model. network: made of it."""
     _GIVEN[network] = {
-        id(each): (name, each.data_ptr()) for name, each in model.named_parameters()
+        id(each): _Known(name, each.data_ptr(), weakref.ref(each))
+        for name, each in model.named_parameters()
     }
     for name, each in model.named_parameters():
         if each.requires_grad and not each.is_inference():
@@ -95,7 +106,7 @@ def _shared_with(model: nn.Module) -> str:
             continue
         for key, known in given.items():
             if key in own and _is_of(own[key], {key: known}):
-                return known[0]
+                return known.name
     return ""
 
 
@@ -149,14 +160,14 @@ def require_gradients(every: Sequence[torch.Tensor], what: str, remedy: str) -> 
         if any(each.grad is not None for each in network.parameters()):
             more = f" and {len(its) - 1} more" if len(its) > 1 else ""
             raise ValueError(
-                f"{what} has {GIVEN} ({given[id(its[0])][0]}{more}), which have no"
+                f"{what} has {GIVEN} ({given[id(its[0])].name}{more}), which have no"
                 f" gradients: those of its network have; {remedy}"
             )
 
 
-def _is_of(values: Any, given: Mapping[int, tuple[str, int]]) -> bool:
+def _is_of(values: Any, given: Mapping[int, _Known]) -> bool:
     """Whether a tensor is one of the parameters of a model."""
     known = given.get(id(values))
     if known is None or isinstance(values, PartitionedTensor):
         return False
-    return bool(known[1] == values.data_ptr())
+    return known.itself() is values and known.words == values.data_ptr()

@@ -32,15 +32,17 @@ def moved_words(
     """Words that the most-receiving rank receives: of the value, and of its gradient on the way back.
 
     `windows`, from `windows_with_gaps`, translate rows of the source if the target skips rows. Rows that no
-    window reads have no gradient. Both results have one entry per (source option, target option). Without
-    `back`, the second one is 0.
+    window reads have no gradient. Both results have one entry per (source option, target option), in 64 bits
+    since sums of them need these. Without `back`, the second one is 0.
     """
     for at, window in windows.items():
         source = source.along(at, partial(rows_before, window))
     pairs = _Pairs(source, target, back)
-    if pairs.ranks <= FEW_RANKS:
-        return pairs.at_ranks(np.arange(pairs.ranks))
-    found = pairs.at_ranks(pairs.sample())
+    few = pairs.ranks <= FEW_RANKS
+    there, again = pairs.at_ranks(np.arange(pairs.ranks) if few else pairs.sample())
+    found = there.astype(np.int64), again.astype(np.int64)
+    if few:
+        return found
     one, other = np.nonzero(pairs.open(found, pairs.most_wanted, pairs.most_had[:, None]))
     some = tuple(words[one, other] for words in found)
     still = pairs.open(some, *pairs.at_most(one, other))

@@ -176,6 +176,18 @@ def test_an_associative_scan_of_affine_maps_is_one_scan(combine: Any) -> None:
     assert [operation_name(node) for node in graph.nodes].count("affine_scan") == 1
 
 
+@pytest.mark.parametrize(("combine", "word"), [(torch.add, "cumsum"), (torch.maximum, "cummax_0")])
+def test_an_associative_scan_of_one_tensor_is_one_call(combine: Any, word: str) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        made: torch.Tensor = associative_scan(lambda *each: combine(*each), x, 2, combine_mode="generic")
+        return made
+
+    graph = trace_model(Between(call), (1, 3, 64)).graph
+    assert [operation_name(node) for node in graph.nodes].count(word) == 1
+
+
 @pytest.mark.parametrize(
     "combine",
     [
