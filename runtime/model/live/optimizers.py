@@ -165,9 +165,9 @@ def require_gradients(every: Sequence[torch.Tensor], what: str, remedy: str) -> 
             )
 
 
-def _is_of(values: Any, given: Mapping[int, _Known]) -> bool:
+def _is_of(values: torch.Tensor, given: Mapping[int, _Known]) -> bool:
     """Whether a tensor is one of the parameters of a model."""
     known = given.get(id(values))
     if known is None or isinstance(values, PartitionedTensor):
         return False
-    return known.itself() is values and known.words == values.data_ptr()
+    return known.itself() is values and bool(known.words == values.data_ptr())
