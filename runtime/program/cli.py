@@ -104,6 +104,8 @@ def run_program(
     world.context.tuner.enabled = args.tune
     context = world.context.counting(TrafficCounter(finite=args.check))
     try:
+        if job is None:  # the others do it as they make their groups
+            world.context.process_groups.meet()
         code = _run(args, world, context, summary, job)
         stop(world)
     except Exception as error:

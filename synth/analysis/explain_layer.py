@@ -187,8 +187,9 @@ def _term(plan: Plan, program: PassProgram, tensor: Tensor, at: PerAxis, words: 
     rows = [n for n in program.nodes() if isinstance(n, Rows) and n.tensor == tensor]
     slice_, owns = volume(d.needed(tensor, at)), volume(d.owned(tensor, at))
     halo = words["halo"] if rows else 0
-    once = (program.loads(move) if move else 0) * max(0, slice_ - owns)
-    overlap = isinstance(move, Gather) and move.scope == "panel" and words[tensor.lower()] - halo > once
+    parts = (d.group_size(tensor) - 1) * owns if isinstance(move, Reduce) else max(0, slice_ - owns)
+    more = words[tensor.lower()] - halo > (program.loads(move) if move else 0) * parts
+    overlap = more and (isinstance(move, Reduce) or (isinstance(move, Gather) and move.scope == "panel"))
     return Term(
         task=pass_,
         tensor=role_name(pass_, tensor),
@@ -206,7 +207,7 @@ def _term(plan: Plan, program: PassProgram, tensor: Tensor, at: PerAxis, words: 
 def _why(
     program: PassProgram, tensor: Tensor, move: Gather | Reduce | None, rows: bool, overlap: bool
 ) -> str:
-    """Why words of a tensor move, or do not. overlap: panels share rows, which move with each of them."""
+    """Why words of a tensor move, or do not. overlap: panels or tiles share rows, which move with each."""
     kept = program.pass_plan.reuses
     if move is None and not rows:
         return "an earlier pass has gathered it" if tensor in kept else "stays where it is"
@@ -215,7 +216,7 @@ def _why(
         return halo
     done = "gathered" if isinstance(move, Gather) else "partial sums are added"
     again = f", {program.loads(move)} times" if program.loads(move) > 1 else ""
-    shared = ["panels share rows"] if overlap else []
+    shared = [f"{'panels' if isinstance(move, Gather) else 'tiles'} share rows"] if overlap else []
     return "; ".join([f"{done} along {LACKED_INDEX[tensor]}{again}", *shared, *([halo] if halo else [])])
 
 

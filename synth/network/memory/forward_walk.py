@@ -41,6 +41,23 @@ class RegionRecord:
 Tape = list[Record | RegionRecord]
 
 
+def _layers(plan: NetworkPlan) -> dict[str, LayerWords]:
+    """Layer -> its words, which layers of one shape share that are cut alike."""
+    alike: dict[object, LayerWords] = {}
+    found = {}
+    decided = plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole
+    for node, kind, placed, tiling, whole in zip(plan.network.planned, *decided, strict=True):
+        key = kind, node.kind, node.in_shape, node.shape, node.bias, placed, tiling, whole
+        if key not in alike:
+            alike[key] = LayerWords(
+                *(node, kind, placed, tiling, plan.request.procs),
+                plan.request.resident_of(whole),
+                plan.request.computed_on,
+            )
+        found[node.name] = alike[key]
+    return found
+
+
 class ForwardWalk:
     """A forward pass of a network: what it holds, and a tape of what it saves.
 
@@ -49,15 +66,12 @@ class ForwardWalk:
 
     def __init__(self, plan: NetworkPlan, training: bool, ahead: int) -> None:
         self.plan, self.network, self.training = plan, plan.network, training
-        decided = plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole
-        self.layers = {
-            node.name: LayerWords(
-                *(node, kind, placed, tiling, plan.request.procs),
-                plan.request.resident_of(whole),
-                plan.request.computed_on,
-            )
-            for node, kind, placed, tiling, whole in zip(plan.network.planned, *decided, strict=True)
-        }
+        self.layers = _layers(plan)
+        moved = [edge for edge, words in plan.edge_words.items() if words > 0]
+        self.entered = {
+            edge.target for edge in moved if edge.role == "in"
+        }  # layers with a redistributed input
+        self.joined = {(edge.source, edge.target) for edge in moved if edge.role == "out"}
         self.ranks = next(iter(self.layers.values())).ranks
         self.nothing: Words = np.zeros(self.ranks)
         self.margins = MarginWords(plan)
@@ -273,23 +287,13 @@ class ForwardWalk:
 
     def _moves(self, source: str, node: Node) -> bool:
         """Whether an operand of a sum is brought to the layout of the first."""
-        ends = [self.network.parts[name][0].node for name in (source, node.name)]
-        edges = self.plan.edge_words
-        return any(
-            words > 0 and edge.role == "out" and (edge.source, edge.target) == tuple(ends)
-            for edge, words in edges.items()
-        )
-
-    def enters(self, node: Node) -> bool:
-        """Whether a layer's input is redistributed."""
-        return any(
-            w > 0 and e.role == "in" and e.target == node.name for e, w in self.plan.edge_words.items()
-        )
+        one, other = (self.network.parts[name][0].node for name in (source, node.name))
+        return (one, other) in self.joined
 
     def _compute_layer(self, node: Node, layer: LayerWords) -> Sequence[Storage | Part]:
         self.own[node.name] = layer.output
         first, source = layer.passes[0], self.values[node.inputs[0]]
-        copied = self.enters(node) or layer.leaves_rows
+        copied = node.name in self.entered or layer.leaves_rows
         given = self.timeline.new(layer.input) if copied else source.hold()
         if not node.weighted:
             return self._compute_weightless(node, layer, given)

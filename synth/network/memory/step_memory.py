@@ -197,7 +197,7 @@ class _StepWalk(ForwardWalk):
     def _return(self, node: Node, moved: Storage) -> None:
         """The gradient of a layer's input in the layout of its source."""
         name = node.inputs[0]
-        if self.enters(node) or (node.weighted and self.layers[node.name].leaves_rows):
+        if node.name in self.entered or (node.weighted and self.layers[node.name].leaves_rows):
             back = self.timeline.new(self.own[name])
             moved.free()
             moved = back

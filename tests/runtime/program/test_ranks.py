@@ -218,6 +218,13 @@ def test_idle_ranks_wait(tmp_path: Path) -> None:
     assert "bytes received per rank and run" in outcome.output[0]
 
 
+def test_an_idle_rank_of_two_waits(tmp_path: Path) -> None:
+    """Two ranks tell each other where they are, also where one of them has no work."""
+    plan = synth.plan(Layer.conv2d((1, 1, 3, 3), 1, 3), 2)
+    assert (plan.used_procs, plan.procs) == (1, 2)
+    agree(plan, run_ranks(render(plan), 2, tmp_path, "--check", seconds=60))
+
+
 def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
     from synth.runtime.program.sample_data import sample
 
