@@ -13,6 +13,7 @@ from synth.base.doors import option
 from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
+from synth.network.grids.owned_boxes import MAX_EXACT_RANKS
 from synth.network.plan.idle import idle_processes
 from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.planner.planner import plan_network
@@ -130,7 +131,12 @@ def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Pr
         idle, whole = " ".join(idle_processes(plan)), _whole(plan, plan.timed)
         held = None if request.training else plan.held_bytes
         return Prediction(request, strategy, rows, limit, why, "", plan.used_bytes, whole, idle, held)
-    single = next(each for each in plan.single_strategies if each.name == strategy)
+    single = next((each for each in plan.single_strategies if each.name == strategy), None)
+    if single is None:
+        raise InfeasibleError(
+            f"{strategy} is planned on at most {MAX_EXACT_RANKS} processes, not on {request.procs}; ask for"
+            " the plan, or for fewer processes"
+        )
     if single.timed is None:
         raise InfeasibleError(f"{strategy} {single.why}")
     rows = _rows(plan, single.timed, incoming(single.edge_costs), single.layer_words)

@@ -232,3 +232,12 @@ def test_gains_grow_with_width_as_in_sc19() -> None:
         gains.append((base / (singles["stationary-w"] or 1e9), base / made.cost))
     assert gains == sorted(gains)
     assert all(own >= single for single, own in gains)
+
+
+def test_above_the_limit_of_exact_counts_the_plan_stands_alone() -> None:
+    machine, network = load_machine("a100"), parse_network(CHAIN, "chain.yaml")
+    procs, batch = 1 + (1 << 15), network.input[0]
+    found = compare(PredictionRequest(network, machine, NominalRate(machine), procs, batch))
+    assert [each.strategy for each in found.predictions] == ["plan"]
+    why = "2D is planned on at most 32768 processes, not on 32769; ask for the plan, or for fewer processes"
+    assert ("2D", why) in found.refused
