@@ -61,6 +61,15 @@ def test_a_plan_beside_itself_and_its_file(name: str, tmp_path: Path) -> None:
     assert "both plans decide the same" in str(found)
 
 
+def test_a_file_without_assumptions(tmp_path: Path) -> None:
+    """A reader of plans does not ask for them."""
+    plan = synth.plan("examples/conv.yaml", 8)
+    data = {key: value for key, value in to_json(plan).items() if key != "assumptions"}
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(data))
+    assert "multiply-adds" not in str(synth.diff(path, path))
+
+
 def test_two_layers_differ_in_the_layer() -> None:
     found = decisions(synth.diff(CASES["data"], CASES["spatial"]))
     assert found.keys() >= {"layer", "grid"}

@@ -46,8 +46,9 @@ def main() -> None:
     for step in range(int(os.environ.get("STEPS", "1000000"))):
         optimizer.zero_grad()
         pause()
-        given = batch[:3] if "UNEVEN" in os.environ and step >= step_of_fault else batch
-        loss = net.gather(net(net.scatter(given, like="input"))).square().mean()
+        uneven = "UNEVEN" in os.environ and step >= step_of_fault
+        given = batch[:3] if uneven else net.scatter(batch, like="input")
+        loss = net.gather(net(given)).square().mean()
         pause()
         loss.backward()
         if me == int(rank) and step == step_of_fault:
