@@ -140,7 +140,7 @@ def test_a_batch_that_may_be_input_or_output_is_not_guessed_to_be_either(ranks: 
             f"a batch of {shape} may be input or output, which lie differently; "
             "add like='input' or like='output'",
             "a batch is like input or output, not like 'target'",
-            f"a batch of (3, 4, 8, 8) is no input of {shape} nor output of {shape}; give the network a batch of"
-            " another shape as it is",
+            f"a batch of (3, 4, 8, 8) is no input of {shape} nor output of {shape}; give the network a batch"
+            " of another shape as it is",
             f"a batch of (3, 4, 8, 8) is no output of {shape}",
         ]
