@@ -168,11 +168,15 @@ def _named(given: Any, fallback: str) -> tuple[str, dict[str, Any]]:
     if isinstance(given, str | os.PathLike):
         return shown(os.fspath(given), 200), _read(given)
     if isinstance(given, Plan):
-        timed = {"time": time_json(given, *given.timed)} if given.timed else {}
-        return fallback, {**exact_json(given), **float_json(given), "algorithm": given.algorithm, **timed}
+        return fallback, _of_plan(given)
     if hasattr(given, "to_json") and "layers" in (data := given.to_json()):
         return fallback, data
     raise UsageError(f"{given!r} is no plan; give a plan, or the name of a plan file")
+
+
+def _of_plan(plan: Plan) -> dict[str, Any]:
+    timed = {"time": time_json(plan, *plan.timed)} if plan.timed else {}
+    return {**exact_json(plan), **float_json(plan), "algorithm": plan.algorithm, **timed}
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -181,9 +185,9 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     text, name = plan_text(path), shown(os.fspath(path), 4096)
     if is_network_plan(text):
         return parse_network_plan(text, name)
-    parse_plan(text, name)  # raises where it is none
-    data: dict[str, Any] = json.loads(text)
-    return data
+    found, timed = _of_plan(parse_plan(text, name)), json.loads(text).get("time") or {}
+    # a file may leave out what follows from its decisions; seconds follow from a machine that it names
+    return found | ({"time": timed} if {"machine", "seconds"} <= timed.keys() else {})
 
 
 # -- layers -----------------------------------------------------------------------------------------------
@@ -236,8 +240,7 @@ def _layer_numbers(data: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     found["received together"] = "words", words["total"]
     found["lower bound"] = "words", data["bounds"]["universal"]
     found["memory"] = "bytes", data["memory"]["bytes"]
-    if "assumptions" in data:  # a file may leave them out
-        found["multiply-adds"] = "multiply-adds", data["assumptions"]["most_work"]
+    found["multiply-adds"] = "multiply-adds", data["assumptions"]["most_work"]
     found["processes that work"] = "processes", data["used_procs"]
     if "time" in data:
         found["time"] = "seconds", data["time"]["seconds"]
