@@ -176,10 +176,9 @@ def side_of(
     fits = {s: place for s, place in wanted.items() if place.shape == batch.shape}
     if not fits:
         shapes = " nor ".join(f"{s} of {tuple(wanted[s].shape)}" for s in wanted)
-        told = f"a batch of {tuple(batch.shape)} is no {shapes}"
-        other = "output" not in wanted or len(wanted) > 1
-        more = "; give the network a batch of another shape as it is" if other else ""
-        raise ValueError(told + more)
+        more = "; give the network a batch of another shape as it is"
+        more = "" if list(wanted) == ["output"] else more
+        raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}{more}")
     first = next(iter(fits.values()))
     if any(place != first for place in fits.values()):
         names = " or ".join(f"like={side!r}" for side in fits)

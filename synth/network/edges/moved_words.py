@@ -38,11 +38,9 @@ def moved_words(
     for at, window in windows.items():
         source = source.along(at, partial(rows_before, window))
     pairs = _Pairs(source, target, back)
-    few = pairs.ranks <= FEW_RANKS
-    there, again = pairs.at_ranks(np.arange(pairs.ranks) if few else pairs.sample())
-    found = there.astype(np.int64), again.astype(np.int64)
-    if few:
-        return found
+    if pairs.ranks <= FEW_RANKS:
+        return pairs.at_ranks(np.arange(pairs.ranks))
+    found = pairs.at_ranks(pairs.sample())
     one, other = np.nonzero(pairs.open(found, pairs.most_wanted, pairs.most_had[:, None]))
     some = tuple(words[one, other] for words in found)
     still = pairs.open(some, *pairs.at_most(one, other))
@@ -78,7 +76,7 @@ class _Pairs:
         return distinct(np.concatenate([spread, self.target.ranks_of_most, self.source.ranks_of_most]))
 
     def at_ranks(self, ranks: Array) -> tuple[Array, Array]:
-        """The most words that any of some ranks receives, there and back."""
+        """The most words that any of some ranks receives, there and back, in 64 bits."""
         shape = len(self.have), len(self.want)
         there, back = np.zeros(shape, self.integer), np.zeros(shape, self.integer)
         rows = [self._common_rows(d, ranks) for d in self.split]
@@ -89,7 +87,7 @@ class _Pairs:
             np.maximum(there, self.want[:, rank] - common, out=there)
             if self.back:
                 np.maximum(back, self.have[:, rank, None] - common, out=back)
-        return there, back
+        return there.astype(np.int64), back.astype(np.int64)
 
     def _common_rows(self, d: int, ranks: Array) -> Array:
         """Rows in common along a dimension, by (rank, row of the source, row of the target)."""

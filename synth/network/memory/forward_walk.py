@@ -62,15 +62,14 @@ class ForwardWalk:
     """A forward pass of a network: what it holds, and a tape of what it saves.
 
     values: node -> its value. own: node -> words of its value in the layout of the node.
+    entered: layers whose input is redistributed. joined: (source, first operand) of redistributed operands.
     """
 
     def __init__(self, plan: NetworkPlan, training: bool, ahead: int) -> None:
         self.plan, self.network, self.training = plan, plan.network, training
         self.layers = _layers(plan)
         moved = [edge for edge, words in plan.edge_words.items() if words > 0]
-        self.entered = {
-            edge.target for edge in moved if edge.role == "in"
-        }  # layers with a redistributed input
+        self.entered = {edge.target for edge in moved if edge.role == "in"}
         self.joined = {(edge.source, edge.target) for edge in moved if edge.role == "out"}
         self.ranks = next(iter(self.layers.values())).ranks
         self.nothing: Words = np.zeros(self.ranks)
