@@ -33,6 +33,7 @@ MODULES = (
     "grid/transport",
     "comm/buffer_pool",
     "comm/precision",
+    "comm/pair_memory",
     "comm/process_groups",
     "comm/messages",
     "comm/ghost_rows",

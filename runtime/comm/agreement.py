@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.group_tree import GroupTree, by_tree
+from synth.runtime.comm.messages import all_to_all
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.fingerprint import (
     Fingerprint,
@@ -191,9 +192,9 @@ class Agreement:
         sent = bytearray(FORM.pack(text.ljust(TEXT), digest, self.number))
         mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
         rows = mine.new_empty(len(self.members), len(sent))
-        sent_to_all = mine.expand(len(rows), -1).contiguous()
         with waiting("wait until all ranks agree"):
-            dist.all_to_all_single(rows, sent_to_all, group=self.group)
+            to_all = mine.expand(len(rows), -1).flatten()
+            all_to_all(rows.view(-1), to_all, None, None, self.group).wait()
         told = [FORM.unpack(bytes(row)) for row in rows.cpu().numpy()]
         bits = [bits for _, bits, _ in told]
         apart = any(bits[at] != bits[each[0]] for each in self.alike for at in each)

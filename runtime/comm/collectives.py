@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.messages import all_to_all, start_messages, wait_for
 from synth.runtime.comm.panel_pieces import (
     concatenated,
     joint_pieces,
@@ -96,7 +96,7 @@ def all_gather(
         words = [volume(part) for part in parts]
         flat, outgoing = own.new_empty(sum(words)), [own.numel()] * len(parts)
         sent = own.flatten().repeat(len(parts))
-        requests = [_all_to_all(flat, sent, words, outgoing, group)]
+        requests = [all_to_all(flat, sent, words, outgoing, group.handle)]
         pieces, whole = split_pieces(flat, panel, parts, fits)
     return PendingGather(panel, parts, pieces, whole, requests, taken, group)
 
@@ -123,7 +123,7 @@ def all_gather_rotated(
         words, sizes = [volume(part) for part in parts], [p.numel() for p in outgoing]
         flat = own.new_empty(sum(words))
         sent = torch.cat([piece.flatten() for piece in outgoing])
-        requests = [_all_to_all(flat, sent, words, sizes, group)]
+        requests = [all_to_all(flat, sent, words, sizes, group.handle)]
         pieces, whole = split_pieces(flat, panel, parts, fits=False)
     else:
         pieces, whole = joint_pieces(panel, parts, mine, group, taken)
@@ -183,7 +183,7 @@ def reduce_scatter(
     outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
     alone = large(own, parts, group)
     if through_host(own, group.handle) or native(own, group) or not alone:
-        requests = [_all_to_all(terms.view(-1), sent, incoming, outgoing, group)]
+        requests = [all_to_all(terms.view(-1), sent, incoming, outgoing, group.handle)]
     else:
         requests = _send_and_receive(
             torch.split(sent, outgoing), torch.split(terms.view(-1), incoming), group
@@ -241,20 +241,6 @@ def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
 
 
 # -- messages --------------------------------------------------------------------------
-
-
-def _all_to_all(
-    incoming: torch.Tensor,
-    outgoing: torch.Tensor,
-    words_in: Sequence[int],
-    words_out: Sequence[int],
-    group: Group,
-) -> Any:
-    """One all-to-all with so many words from, and to, each rank of the group."""
-    carried = transport_of(group.handle, incoming.device).carried
-    ends = {"group": group.handle, "async_op": True}
-    pair = carried(incoming), carried(outgoing)
-    return dist.all_to_all_single(*pair, words_in, words_out, **ends)
 
 
 def _send_and_receive(

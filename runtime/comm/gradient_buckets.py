@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import in_memory
@@ -92,7 +92,7 @@ class MessageSum:
 
     def __init__(self, flat: torch.Tensor, group: Any) -> None:
         self.flat = flat
-        self.request = dist.all_reduce(flat, group=group, async_op=True)
+        self.request = all_reduce(flat, group)
 
     def wait(self) -> None:
         """Wait until the sums are there."""

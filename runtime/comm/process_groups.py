@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
-from synth.runtime.grid.hosts import is_near_pair
+from synth.runtime.comm.pair_memory import pair_memory
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
@@ -125,12 +125,12 @@ class ProcessGroups:
         return groups
 
     def meet(self) -> None:
-        """Let two ranks tell each other where they are, before the first pass.
+        """Let two ranks of one host share memory, before the first pass.
 
         Both call this, also where one of them has no part of a layer.
         """
         if self.ranks.size == 2 and not isinstance(self.ranks, AbsentRanks):
-            is_near_pair(self.ranks.group)
+            pair_memory(self.ranks.group)
 
     def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:
         """The group of some ranks of a grid; that of all ranks itself, where it can be.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from synth.runtime.comm.adjoint import Linear, same, with_adjoint
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.spans import waiting
 
@@ -55,7 +55,7 @@ def sum_gradient(values: torch.Tensor, group: Any) -> torch.Tensor:
         total = total.to(sum_dtype(gradient.dtype), memory_format=contiguous)
         total = total.clone() if total is gradient else total
         with waiting("wait for a sum"):
-            dist.all_reduce(total, group=group)
+            all_reduce(total, group).wait()
         return total.to(gradient.dtype)
 
     return with_adjoint(values, same, over_ranks)

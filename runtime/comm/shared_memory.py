@@ -20,6 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.messages import all_reduce
+from synth.runtime.comm.pair_memory import told
 from synth.runtime.grid.boxes import cut
 from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.launched_job import ranks_here, usable_cores
@@ -56,14 +58,14 @@ class SharedMemory:
         path, own = made or (None, None)
         try:
             roomy = usable_cores() >= ranks_here(dist.get_world_size() - 1)
-            told = _told((host_here() if roomy else None, path), group)
-            alike = len({host for host, _ in told}) == 1 and None not in told[0]
+            said = told((host_here() if roomy else None, path), group)
+            alike = len({host for host, _ in said}) == 1 and None not in said[0]
             me, others = dist.get_rank(group), dict[int, mmap.mmap]()
-            for place, (_, other) in enumerate(told):
+            for place, (_, other) in enumerate(said):
                 found = _opened(other, size) if alike and other else None
                 if place != me and found is not None:
                     others[place] = found
-            opened = all(_told(len(others) == len(told) - 1, group))
+            opened = all(told(len(others) == len(said) - 1, group))
         finally:
             if path is not None:
                 os.unlink(path)
@@ -89,7 +91,7 @@ class SharedSum:
     def __init__(self, memory: SharedMemory, flat: torch.Tensor, there: bool) -> None:
         self.memory, self.flat = memory, flat
         self.absent = torch.tensor([int(not there)], dtype=torch.int32)
-        self.told = dist.all_reduce(self.absent, group=memory.group, async_op=True)
+        self.told = all_reduce(self.absent, memory.group)
 
     def wait(self) -> None:
         """Add the terms of all ranks up."""
@@ -110,13 +112,7 @@ class SharedSum:
 
     def _meet(self) -> None:
         with waiting("wait for sums of gradients"):
-            dist.all_reduce(self.absent, group=self.memory.group)
-
-
-def _told(own: Any, group: Any) -> list[Any]:
-    told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, own, group=group)
-    return told
+            all_reduce(self.absent, self.memory.group).wait()
 
 
 def _made(size: int) -> tuple[str, mmap.mmap] | None:

@@ -23,11 +23,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from synth.runtime.comm.collectives import native_gather
 from synth.runtime.comm.exchanges import Exchange, Words, around, overlaps, times
 from synth.runtime.comm.layout import Layout, disjoint, split_copies
+from synth.runtime.comm.messages import all_to_all
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.compiled.constants import real_tensors
 from synth.runtime.grid.boxes import (
@@ -209,7 +209,7 @@ class SharedParts:
         arriving = sent.new_empty(sum(sizes))
         counts = [piece.numel() for piece in leaving]
         with waiting("wait for messages"):
-            dist.all_to_all_single(arriving, sent, sizes, counts, group=self.group)
+            all_to_all(arriving, sent, sizes, counts, self.group).wait()
         me = self.ranks.index(self.held.ranks.me)
         self.count(sum(sizes) - sizes[me])
         pieces = torch.split(arriving.to(device), sizes)
@@ -336,8 +336,8 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     small = own.numel() * own.element_size() * ranks <= SMALL
     with waiting("wait for messages"):
         if small and transport_of(group, own.device).quick_all_to_all:
-            sent = own.expand(ranks, *own.shape).contiguous()
-            dist.all_to_all_single(rows, sent, group=group)
+            sent = own.expand(ranks, *own.shape).flatten()
+            all_to_all(rows.view(-1), sent, None, None, group).wait()
         else:
             native_gather(rows, own, group)
     return rows

@@ -199,8 +199,7 @@ def _all_to_all_single(
         return _parts(ranks, [row * each for each in rows], flat)
 
     def call(rooms: Tensors, leaving: Tensors) -> Any:
-        ends: dict[str, Any] = {"group": _named(name), "async_op": True}
-        return [dist.all_to_all_single(rooms[0], leaving[0], *sizes, **ends)]
+        return [messages.all_to_all(rooms[0], leaving[0], *sizes, _named(name))]
 
     sent, received = parts(input, sizes[1]), parts(output, sizes[0])
     exchange = Exchange("all-to-all", name, ranks, sent, received)
@@ -241,7 +240,7 @@ def _all_reduce(
 
     def call(rooms: Tensors, leaving: Tensors) -> Any:
         rooms[0].copy_(leaving[0])
-        return [dist.all_reduce(rooms[0], op, group=_named(name), async_op=True)]
+        return [messages.all_reduce(rooms[0], _named(name), op)]
 
     exchange = Exchange(f"all-reduce {op}", name, ranks, each, each)
     trace.exchange(exchange, call, [tensor], [tensor])

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.scatter_gather import gather_shards
@@ -134,5 +134,5 @@ class AddBias(torch.autograd.Function):
         dbias = dout.sum(dims, dtype=sum_dtype(ctx.dtype)).contiguous()
         if ctx.group is not None:
             with waiting("wait for a sum"):
-                dist.all_reduce(dbias, group=ctx.group)
+                all_reduce(dbias, ctx.group).wait()
         return dout, dbias.to(ctx.dtype), None, None

@@ -21,6 +21,7 @@ from synth.runtime.comm.layout import (
     replicated,
     split_copies,
 )
+from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import Box, outside, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
@@ -169,7 +170,7 @@ class Partition:
             agree = self.ranks.require_all if all_replicas else self.ranks.require
             agree(f"sum over ranks of {tuple(self.shape)}")
             with waiting("wait for a sum"):
-                dist.all_reduce(values, op, group=ranks.group)
+                all_reduce(values, ranks.group, op).wait()
 
     def all_gather(self, values: torch.Tensor) -> list[torch.Tensor]:
         """The values of all ranks, which have one shape."""

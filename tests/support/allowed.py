@@ -35,6 +35,7 @@ MODULES = {
         "typing",
         "weakref",
     ),
+    *("mmap", "secrets", "struct"),  # memory that two ranks of a host share
     *("torch", "torch.distributed", "torch.nn", "torch.nn.functional", "torch.autograd.function"),
     *("torch.distributed.device_mesh", "torch.distributed.rendezvous", "torch.distributed.tensor"),
 }
@@ -42,6 +43,7 @@ RUNTIME = "synth.runtime."  # and its modules, unless the program stands alone
 FROM_OS = {  # no starting of programs, no walk through the file system
     *("environ", "getpid", "getppid", "kill", "_exit", "pipe", "set_blocking", "read", "write", "path"),
     *("makedirs", "replace", "unlink", "open", "fdopen", "link", "O_WRONLY", "uname", "cpu_count"),
+    *("memfd_create", "ftruncate", "close", "getuid"),  # memory without a file, for a rank of one user
 }
 FROM_SYS = {"argv", "excepthook", "exit", "modules", "stderr", "stdout"}
 NO_CALLS = {

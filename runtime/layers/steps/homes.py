@@ -7,7 +7,6 @@ gets them before it computes, and its gradients travel back.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 
 from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.exchanges import (
@@ -19,6 +18,7 @@ from synth.runtime.comm.exchanges import (
     summed,
 )
 from synth.runtime.comm.layout import Layout, one_owner, replicated, split_copies
+from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.redistribute import Count, add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.scatter_gather import gather_shards
@@ -86,7 +86,7 @@ def _at_home(
     if not place.layout.whole:
         if held.ranks.size > 1:
             with waiting("wait for a sum"):
-                dist.all_reduce(part, group=held.ranks.group)
+                all_reduce(part, held.ranks.group).wait()
         return part if not home.copies or held.ranks.me == 0 else part * 0
     owned = one_owner(place.layout)
     total = add_boxes(part, held, owned, count)

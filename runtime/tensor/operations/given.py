@@ -18,6 +18,8 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 
 NUMBERS = (int, float, complex)
 OVERWRITTEN = ("copy_", "fill_", "zero_")  # what these are given first is not read
+# of no value. Autograd calls them where somebody keeps a gradient, maybe on one rank
+EMPTY = ("new_empty_strided", "new_empty", "empty_like")
 
 
 def note_given(func: Any, args: Any, kwargs: Any) -> None:
@@ -45,6 +47,8 @@ def number_in(func: Any) -> str:
 
 def _note_all(func: Any, args: Any, kwargs: Any) -> None:
     """The same, for plain tensors, lists and other arguments."""
+    if short_name(func) in EMPTY:
+        return
     ranks = None
     tensors: list[tuple[str, torch.Tensor]] = []
     numbers: list[int | float | complex] = []

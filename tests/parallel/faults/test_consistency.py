@@ -88,3 +88,8 @@ def test_a_copy_that_differs_is_named(what: str, name: str, first: int, ranks: R
 
 def test_equal_copies(ranks: RankPool) -> None:
     assert ranks.call("replicas", "", seconds=60) == [""] * 4
+
+
+@pytest.mark.parametrize("plan", [{"k": 4}, {"c": 2, "h": 2}, {"h": 4}], ids=str)
+def test_gradients_that_one_rank_keeps(plan: dict[str, int], ranks: RankPool) -> None:
+    assert max(ranks.call("kept_gradients", plan)) < 1e-6

@@ -7,13 +7,13 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from network_words import between_layers, in_layers, most
 from shared_plan import shared_plan
 from torch import nn
 
 import synth
 from synth.base.errors import SynthError
+from synth.runtime.comm import agreement
 from synth.runtime.grid.allocation_counter import least_peak, live_bytes
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
@@ -158,21 +158,21 @@ def refused() -> list[str]:
 def messages() -> list[int]:
     """How often the ranks agree in one pass: of the first shape, of another, of partitioned batches."""
     net = synth.parallelize(decoder(), SHAPE, mode="inference")
-    told, before = [], dist.all_to_all_single
+    told, before = [], agreement.all_to_all
     count = [0]
 
-    def counted(*args: Any, group: Any = None, **kwargs: Any) -> Any:
-        count[0] += group is net.ranks.agreement.group
-        return before(*args, group=group, **kwargs)
+    def counted(*args: Any) -> Any:
+        count[0] += 1
+        return before(*args)
 
     shapes = [SHAPE, (1, 4, 6, 6)]
     for given in (*map(batch, shapes), net.scatter(batch(), "input")):
         net(given)
-        dist.all_to_all_single, count[0] = counted, 0
+        agreement.all_to_all, count[0] = counted, 0
         try:
             net(given)
         finally:
-            dist.all_to_all_single = before
+            agreement.all_to_all = before
         told.append(count[0])
     return told
 

@@ -12,6 +12,7 @@ from synth.runtime.comm import collectives
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.comm.collectives import all_gather, reduce_scatter, wait_gather, wait_reduce
 from synth.runtime.comm.messages import start_messages, wait_for
+from synth.runtime.comm.pair_memory import PairMemory
 from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid import hosts
 from synth.runtime.grid.hosts import is_near_pair
@@ -50,6 +51,7 @@ def note(patched: pytest.MonkeyPatch, calls: list[str]) -> None:
     for name in CALLS:
         if hasattr(dist, name):
             patched.setattr(dist, name, noted(name, getattr(dist, name)))
+    patched.setattr(PairMemory, "start", noted("swap", PairMemory.start))
 
 
 def collective(words: int, large: int) -> tuple[list[float], list[float], list[str]]:

@@ -1,4 +1,4 @@
-"""Two ranks of one host swap their pieces in one all-to-all: the same words, and the same calls on both."""
+"""Two ranks of one host swap piece for piece: the same words, and the same calls on both."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pair_ranks import pieces
 from rank_pool import RankPool
 
+from synth.runtime.comm.pair_memory import SLOT
 from synth.runtime.grid.launched_job import usable_cores
 
 pytestmark = [
@@ -29,9 +30,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     [
         ([[7], [7]], WIDE, True),
         ([[3], [200_000]], WIDE, True),
+        ([[3], [600_000]], WIDE, True),  # more than shared memory takes
         ([[5], []], WIDE, True),  # words in one direction
         ([[], [5]], ["bfloat16", "bfloat16"], True),
-        ([[4], [4]], ["int16", "int16"], True),  # which gloo's all-to-all does not carry
+        ([[4], [4]], ["int16", "int16"], True),
+        ([[600_000], [4]], ["int16", "int16"], True),
+        ([[2**21], [4]], ["int16", "int16"], True),  # which gloo's all-to-all does not carry
         ([[4], [4]], ["float32", "float64"], False),
         ([[2, 3], [4]], WIDE, False),  # two pieces for one
         ([[], []], WIDE, False),
@@ -43,7 +47,8 @@ def test_one_piece_for_one(sizes: list[list[int]], dtypes: list[str], swap: bool
         assert came == [piece.tolist() for piece in expected]
         messages = len(sizes[0]) + len(sizes[1])
         assert len(calls) == (1 if swap else messages)
-        assert ("all_to_all_single" in calls) == swap
+        large = max(map(sum, sizes)) * (2 if "16" in dtypes[0] else 4) > SLOT
+        assert (calls == ["all_to_all_single" if large else "swap"]) == swap
 
 
 @pytest.mark.parametrize("large", [0, 2**30])
@@ -54,7 +59,7 @@ def test_collectives_of_a_pair_are_swaps(words: int, large: int, ranks: RankPool
     for rank, (gathered, sums, calls) in enumerate(ranks.call("collective", words, large)):
         assert gathered == whole
         assert sums == [3 * each for each in whole[rank * words : (rank + 1) * words]]
-        assert calls == ["all_to_all_single"] * 2
+        assert calls == ["swap"] * 2
 
 
 def test_ranks_of_two_hosts_are_no_near_pair(ranks: RankPool) -> None:
