@@ -7,8 +7,8 @@ partial sums are added where they arrive. Pieces may be uneven.
 Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gloo's
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
 pieces that few ranks need, go as messages of their own: they travel in both directions
-at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces in
-an all-to-all without copies (`start_messages`). A transport may have
+at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces
+(`start_messages`). A transport may have
 faster collectives of its own, as nccl has. Even pieces of one panel go by these. Sums
 of half precision do not: they would be rounded once for every rank.
 """
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.messages import all_to_all, start_messages, wait_for
+from synth.runtime.comm.messages import all_to_all, start_messages, swaps, wait_for
 from synth.runtime.comm.panel_pieces import (
     concatenated,
     joint_pieces,
@@ -31,7 +31,6 @@ from synth.runtime.comm.panel_pieces import (
 from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
-from synth.runtime.grid.hosts import is_near_pair
 from synth.runtime.grid.rules.shared_rounds import LARGE
 from synth.runtime.grid.transport import through_host, transport_of
 
@@ -83,7 +82,7 @@ def all_gather(
     elif even and (native(own, group) or (pair and not large(own, parts, group))):
         flat = own.new_empty(len(parts) * own.numel())
         pieces, whole = split_pieces(flat, panel, parts, fits)
-        if native(own, group) or not is_near_pair(group.handle):
+        if native(own, group) or not swaps(own, group.handle):
             requests = [native_gather(flat, own, group.handle, async_op=True)]
         else:
             pieces[group.me].copy_(own)

@@ -1,10 +1,10 @@
 """Messages between the ranks of a group: they start together and are awaited later.
 
-Two ranks of one host with a core each swap words through memory that both map
-(`pair_memory`). Behind a kernel of a millisecond, 512 KiB in both directions between
-them take 2.1 ms as two messages over gloo, and 0.8 ms as one all-to-all. Between hosts
-gloo's all-to-all moves words in one direction at a time. Where ranks outnumber cores,
-its threads wait for a core.
+Two ranks of one host swap words through memory that both map (`pair_memory`). Larger
+pieces go over gloo. Behind a kernel of a millisecond, 512 KiB in both directions
+between two ranks with a core each take 2.1 ms as two messages, and 0.8 ms as one
+all-to-all. Between hosts gloo's all-to-all moves words in one direction at a time.
+Where ranks outnumber cores, its threads wait for a core.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
     queues behind the words that leave on the same connection, which would then carry
     words in one direction at a time.
 
-    Two ranks of one host with a core each swap one piece for one in an all-to-all.
+    Two ranks of one host swap one piece for one.
 
     group: torch's; None for the default one.
     """
@@ -77,8 +77,10 @@ def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
             for rank, piece in pieces
         ]
         return dist.batch_isend_irecv(calls)
-    if transport.quick_all_to_all and _is_swap(receives, sends) and is_near_pair(group):
-        return [_swap(receives, sends, group)]
+    if transport.quick_all_to_all and _is_swap(receives, sends):
+        swap = _swap(receives, sends, group)
+        if swap is not None:
+            return [swap]
     # a batch would check every message twice more
     return [
         *(dist.irecv(piece, group=group, group_src=rank) for rank, piece in receives),
@@ -94,16 +96,32 @@ def _is_swap(receives: Pieces, sends: Pieces) -> bool:
 
 
 def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
-    """One all-to-all of a pair. A piece that does not travel is empty."""
-    sizes, flat = list[list[int]](), list[torch.Tensor]()
+    """Start to swap pieces of a pair; None where messages are better.
+
+    A piece that does not travel is empty.
+    """
     some = (*receives, *sends)[0][1]
-    for pieces in (receives, sends):
-        words = [0, 0]
+    if not swaps(some, group):
+        return None
+    came, left = (
+        pieces[0][1].view(-1) if pieces else some.new_empty(0)
+        for pieces in (receives, sends)
+    )
+    memory = _memory(some, group)
+    if memory is not None and memory.has_room(came, left):
+        return memory.start(came, left)
+    if not is_near_pair(group):
+        return None
+    counts = [[0, 0], [0, 0]]
+    for words, pieces in zip(counts, (receives, sends), strict=True):
         for rank, piece in pieces:
             words[rank] = piece.numel()
-        sizes.append(words)
-        flat.append(pieces[0][1].view(-1) if pieces else some.new_empty(0))
-    return all_to_all(flat[0], flat[1], sizes[0], sizes[1], group)
+    return all_to_all(came, left, counts[0], counts[1], group)
+
+
+def swaps(values: torch.Tensor, group: Any) -> bool:
+    """Whether two ranks swap their values, whatever the backend's own collectives."""
+    return is_near_pair(group) or _memory(values, group) is not None
 
 
 def all_to_all(

@@ -29,13 +29,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from synth.runtime.grid.hosts import is_near_pair
+from synth.runtime.grid.hosts import is_near_pair, pair_of
 from synth.runtime.grid.ranks import timeout_of
 from synth.runtime.grid.transport import carries_host
 
 SLOT = 2**21  # bytes of the largest piece
 SLOTS = 8  # for each direction
-SPIN = 1e-4  # seconds for which a rank asks for notices, before it sleeps
+SPIN = 1e-4  # seconds for which a rank with a core asks for notices before it sleeps
 SETUP = 30.0  # seconds for the other rank to connect, once it has said that it does
 TOKEN = 16  # bytes that only the two ranks know
 # whether a slot is full or free, the number of the swap, the slot, bytes of the piece
@@ -46,14 +46,14 @@ _memories: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def pair_memory(group: Any) -> PairMemory | None:
-    """What two ranks of one host with a core each swap through; None for others.
+    """What two ranks of one host swap through; None for others.
 
     group: torch's; None for the default one. All its ranks must ask once.
     """
     known: Any = dist.group.WORLD if group is None else group
     if known not in _memories:
-        near = is_near_pair(known) and carries_host(known)
-        _memories[known] = _connected(known) if near else None
+        shared = pair_of(known).near and carries_host(known)
+        _memories[known] = _connected(known) if shared else None
     found: PairMemory | None = _memories[known]
     return found
 
@@ -61,20 +61,22 @@ def pair_memory(group: Any) -> PairMemory | None:
 class PairMemory:
     """One end of the memory of a pair.
 
-    link: a socket between the two. leaving, arriving: the slots into which this rank
-    writes, and those from which it reads. me: the place of this rank in its group.
-    other: the rank of the job at the other end. timeout: seconds.
+    link: a socket between the two. memory: the slots into which the first of the group
+    writes, then those of the second. me: the place of this rank in its group.
+    ends: that place, and the other rank of the job. timeout, spin: seconds until this
+    rank gives up, and until it leaves its core to others.
     """
 
     def __init__(
         self,
         link: socket.socket,
-        slots: tuple[torch.Tensor, torch.Tensor],
+        memory: mmap.mmap,
         ends: tuple[int, int],
         timeout: float,
+        spin: float = SPIN,
     ) -> None:
-        self.link, (self.leaving, self.arriving) = link, slots
-        (self.me, self.other), self.timeout = ends, timeout
+        self.link, self.memory = link, memory
+        (self.me, self.other), self.timeout, self.spin = ends, timeout, spin
         self.started = 0  # swaps so far
         self.open = 0  # of these, those that this rank has not awaited yet
         self.free = list(range(SLOTS))[::-1]  # slots into which this rank may write
@@ -106,7 +108,7 @@ class PairMemory:
             self._send()  # the other rank may wait for a slot, too
             self._wait(lambda: bool(self.free), "free memory")
         slot = self.free.pop()
-        _words(self.leaving[slot], leaving).copy_(leaving.detach())
+        self._words(self.me, slot, leaving).copy_(leaving.detach())
         self._send(NOTICE.pack(True, number, slot, bytes_))
         return Swap(self, number, arriving)
 
@@ -125,7 +127,7 @@ class PairMemory:
                 f"rank {self.other} sent {bytes_} bytes where {wanted} are expected;"
                 " all ranks must call the same in the same order"
             )
-        arriving.data.copy_(_words(self.arriving[slot], arriving))
+        arriving.data.copy_(self._words(1 - self.me, slot, arriving))
         self.read.append(NOTICE.pack(False, number, slot, 0))
 
     def forget(self, number: int, arriving: torch.Tensor) -> None:
@@ -136,6 +138,14 @@ class PairMemory:
             self.read.append(NOTICE.pack(False, number, slot, 0))
         elif arriving.numel():
             self.unwanted.add(number)
+
+    def _words(self, writer: int, slot: int, like: torch.Tensor) -> torch.Tensor:
+        """The words in a slot of a rank, of the shape and the dtype of a piece."""
+        size, place = like.numel(), SLOT * (SLOTS * writer + slot)
+        words = torch.frombuffer(
+            self.memory, dtype=like.dtype, count=size, offset=place
+        )
+        return words.view(like.shape)
 
     def _send(self, notice: bytes = b"") -> None:
         """Send a notice, after those of slots that are free again."""
@@ -161,7 +171,7 @@ class PairMemory:
                         f"rank {self.other} has not sent {what} for"
                         f" {self.timeout:g} s, the timeout of the process group"
                     ) from None
-                if waited > SPIN:
+                if waited > self.spin:
                     self.poll.poll(1000 * (self.timeout - waited) + 1)
                 continue
             except OSError as error:
@@ -206,12 +216,6 @@ class Swap:
             self.memory.forget(self.number, self.arriving)
 
 
-def _words(slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The words in a slot, of the shape and the dtype of a piece."""
-    bytes_ = like.numel() * like.element_size()
-    return slot[:bytes_].view(like.dtype).view(like.shape)
-
-
 # -- how the two ranks find each other -------------------------------------------------
 
 
@@ -248,8 +252,8 @@ def _connected(group: Any) -> PairMemory | None:
             return None
     assert link is not None
     assert memory is not None
-    sides = torch.frombuffer(memory, dtype=torch.uint8).view(2, SLOTS, SLOT)
-    return PairMemory(link, (sides[me], sides[1 - me]), (me, members[1 - me]), timeout)
+    ends, spin = (me, members[1 - me]), SPIN if is_near_pair(group) else 0
+    return PairMemory(link, memory, ends, timeout, spin)
 
 
 def told(own: Any, group: Any) -> list[Any]:

@@ -63,8 +63,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return Done(*tensors)
 
     monkeypatch.setattr(dist.distributed_c10d, "get_backend_config", lambda *_: "gloo")
-    for module in (collectives, messages):  # else a swap, which holds the same
-        monkeypatch.setattr(module, "is_near_pair", lambda _: False)
+    monkeypatch.setattr(messages, "is_near_pair", lambda _: False)  # else a swap, which holds the same
     monkeypatch.setattr(messages, "pair_memory", lambda _: None)
     monkeypatch.setattr(dist, "broadcast", done)
     monkeypatch.setattr(dist, "all_to_all_single", done)

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm import pair_memory as module
-from synth.runtime.comm.messages import all_reduce, all_to_all
+from synth.runtime.comm.messages import all_reduce, all_to_all, start_messages, wait_for
 from synth.runtime.comm.pair_memory import PairMemory, pair_memory
+from synth.runtime.grid import hosts
 
 
 def new_pair() -> tuple[Any, PairMemory]:
@@ -65,6 +66,19 @@ def left_full(memory: PairMemory, group: Any) -> int:
     for _ in range(2):
         all_to_all(one, one.clone(), sizes, sizes, group).wait()
     return module.SLOTS - len(memory.free) - 1  # that of the last swap
+
+
+def crowded(cores: int) -> tuple[bool, bool, float]:
+    """Whether a pair swaps on so many cores, if it asks before it sleeps, and the last word that came."""
+    group = dist.new_group([0, 1])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hosts, "usable_cores", lambda: cores)
+        memory = pair_memory(group)
+    assert memory is not None
+    room, me = torch.empty(3), dist.get_rank()
+    for number in range(20):
+        wait_for(start_messages([(1 - me, room)], [(1 - me, torch.full((3,), 100.0 * me + number))], group))
+    return memory.started == 20, memory.spin > 0, float(room[2])
 
 
 def with_own_words(words: int, even: bool) -> list[float]:

@@ -51,6 +51,11 @@ def test_swaps_are_awaited_in_any_order(
     assert ranks.call("swaps", sizes, "float32", order) == [(True, through, 0)] * 2
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_ranks_that_outnumber_cores_leave_them_to_others(cores: int, ranks: RankPool) -> None:
+    assert ranks.call("crowded", cores) == [(True, cores == 2, 119.0), (True, cores == 2, 19.0)]
+
+
 @pytest.mark.parametrize("even", [True, False])
 def test_a_rank_keeps_what_it_sends_itself(even: bool, ranks: RankPool) -> None:
     for rank, found in enumerate(ranks.call("with_own_words", 3, even)):

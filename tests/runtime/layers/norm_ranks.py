@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.pair_memory import PairMemory
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
@@ -115,11 +117,14 @@ def made(kind: str, plain: Any, layout: Layout, groups: ProcessGroups, count: An
 
 def watched(calls: list[str]) -> Any:
     """Notes the collectives and exchanges of messages that are called."""
-    return mock.patch.multiple(dist, **{name: noted(name, calls) for name in CALLS})
+    stack = ExitStack()
+    stack.enter_context(mock.patch.multiple(dist, **{name: noted(dist, name, calls) for name in CALLS}))
+    stack.enter_context(mock.patch.object(PairMemory, "start", noted(PairMemory, "start", calls)))
+    return stack
 
 
-def noted(name: str, calls: list[str]) -> Callable[..., Any]:
-    call = getattr(dist, name)
+def noted(place: Any, name: str, calls: list[str]) -> Callable[..., Any]:
+    call = getattr(place, name)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         calls.append(name)
