@@ -1,7 +1,8 @@
-"""Bytes that a process sent and received over TCP, as the kernel counts them on its sockets.
+"""Bytes that a process sent and received: over TCP, as the kernel counts them, and through shared memory.
 
-The count is below torch's interface. It includes what gloo adds to the planned words (headers, copies, whole
-all-reduces instead of reduce-scatters), and excludes other processes of the machine.
+The count of sockets is below torch's interface. It includes what gloo adds to the planned words (headers,
+copies, whole all-reduces instead of reduce-scatters), and excludes other processes of the machine. Bytes that
+synth moves through memory that ranks of a host share cross no socket, and are added.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from synth.runtime.comm.pair_memory import SharedBytes
+
 RECEIVED, SENT = (
     128,
     200,
@@ -19,7 +22,7 @@ INFO = 256  # bytes asked for; the kernel fills what it knows
 
 
 class Traffic(NamedTuple):
-    """Bytes of payload since the sockets were opened."""
+    """Bytes of payload since the process started, on sockets that are open."""
 
     sent: int
     received: int
@@ -30,11 +33,11 @@ class Traffic(NamedTuple):
 
 
 def traffic() -> Traffic:
-    """Bytes over all TCP sockets that this process holds open.
+    """Bytes over all TCP sockets that this process holds open, and through memory that ranks share.
 
     Raises `OSError` if the kernel does not provide the count (systems other than Linux, or an old one).
     """
-    sent = received = 0
+    sent, received = SharedBytes.sent, SharedBytes.received
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):

@@ -45,6 +45,12 @@ CREDENTIALS = struct.Struct("3i")  # process, user, group
 _memories: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
+class SharedBytes:
+    """Bytes that this process has sent and received through memory of its host."""
+
+    sent = received = 0
+
+
 def pair_memory(group: Any) -> PairMemory | None:
     """What two ranks of one host swap through; None for others.
 
@@ -109,6 +115,7 @@ class PairMemory:
             self._wait(lambda: bool(self.free), "free memory")
         slot = self.free.pop()
         self._words(self.me, slot, leaving).copy_(leaving.detach())
+        SharedBytes.sent += bytes_
         self._send(NOTICE.pack(True, number, slot, bytes_))
         return Swap(self, number, arriving)
 
@@ -128,6 +135,7 @@ class PairMemory:
                 " all ranks must call the same in the same order"
             )
         arriving.data.copy_(self._words(1 - self.me, slot, arriving))
+        SharedBytes.received += bytes_
         self.read.append(NOTICE.pack(False, number, slot, 0))
 
     def forget(self, number: int, arriving: torch.Tensor) -> None:

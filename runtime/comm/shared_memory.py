@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.messages import all_reduce
-from synth.runtime.comm.pair_memory import told
+from synth.runtime.comm.pair_memory import SharedBytes, told
 from synth.runtime.grid.boxes import cut
 from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.launched_job import ranks_here, usable_cores
@@ -104,10 +104,14 @@ class SharedSum:
         low, high = cut((0, words), memory.size, memory.me)
         for other in memory.others.values():
             flat[low:high].add_(other[low:high])
+        mine = (high - low) * flat.element_size()
         self._meet()
         for place, other in memory.others.items():
             low, high = cut((0, words), memory.size, place)
             flat[low:high].copy_(other[low:high])
+        moved = words * flat.element_size() + (memory.size - 2) * mine
+        SharedBytes.sent += moved  # its terms of the others' shares, its sums to each
+        SharedBytes.received += moved
         self._meet()  # from here on the user may change gradients
 
     def _meet(self) -> None:

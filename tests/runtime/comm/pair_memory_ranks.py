@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.suite.sockets import traffic
 from synth.runtime.comm import pair_memory as module
 from synth.runtime.comm.messages import all_reduce, all_to_all, start_messages, wait_for
 from synth.runtime.comm.pair_memory import PairMemory, pair_memory
@@ -73,6 +74,8 @@ def crowded(cores: int) -> tuple[bool, bool, float]:
     group = dist.new_group([0, 1])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hosts, "usable_cores", lambda: cores)
+        dist.distributed_c10d._get_default_store().delete_key(f"synth/host/{dist.get_rank()}")
+        dist.barrier(group)  # what a rank said with other cores is gone
         memory = pair_memory(group)
     assert memory is not None
     room, me = torch.empty(3), dist.get_rank()
@@ -90,6 +93,17 @@ def with_own_words(words: int, even: bool) -> list[float]:
     sizes = None if even else [words, words]
     all_to_all(arriving, leaving, sizes, sizes, group).wait()
     return arriving.tolist()
+
+
+def counted(sizes: tuple[int, int]) -> tuple[int, int]:
+    """Bytes that were sent and received in a swap of so many words of float32, by the benchmarks' count."""
+    group, _ = new_pair()
+    dist.barrier(group)
+    me, before = dist.get_rank(), traffic()
+    room, counts = torch.empty(sizes[1 - me]), ([0, 0], [0, 0])
+    counts[0][1 - me], counts[1][1 - me] = sizes[1 - me], sizes[me]
+    all_to_all(room, torch.zeros(sizes[me]), *counts, group).wait()
+    return tuple(traffic().since(before))
 
 
 def forgotten(rounds: int) -> tuple[int, int, bool]:

@@ -12,7 +12,9 @@ from torch import nn
 
 import synth
 from synth.runtime.comm import gradient_buckets, shared_memory
+from synth.runtime.comm.pair_memory import SharedBytes
 from synth.runtime.comm.shared_memory import SharedMemory
+from synth.runtime.grid.boxes import cut
 
 WORDS = 11
 
@@ -41,6 +43,19 @@ def sums(taken: list[int], dtype: str, hosts: bool = False) -> tuple[list[list[f
     return found, len(
         [each for each in left if os.stat(f"{shared_memory.WHERE}/{each}").st_uid == os.getuid()]
     )
+
+
+def moved(words: int) -> tuple[int, int, int]:
+    """(bytes sent, bytes received, bytes of this rank's share) of a sum of words of float32."""
+    me, size = dist.get_rank(), dist.get_world_size()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shared_memory, "usable_cores", lambda: 4)
+        memory = SharedMemory.of(None, words, torch.float32)
+    assert memory is not None
+    before = SharedBytes.sent, SharedBytes.received
+    memory.start([torch.ones(words)], True).wait()
+    low, high = cut((0, words), size, me)
+    return SharedBytes.sent - before[0], SharedBytes.received - before[1], 4 * (high - low)
 
 
 def no_room() -> bool:

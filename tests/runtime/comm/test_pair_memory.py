@@ -63,6 +63,10 @@ def test_a_rank_keeps_what_it_sends_itself(even: bool, ranks: RankPool) -> None:
         assert found == [i + 100.0 * sender for sender in (0, 1) for i in own]
 
 
+def test_bytes_are_counted_by_the_benchmarks(ranks: RankPool) -> None:
+    assert ranks.call("counted", (1000, 30)) == [(4000, 120), (120, 4000)]
+
+
 def test_swaps_for_which_nobody_waits(ranks: RankPool) -> None:
     assert ranks.call("forgotten", 3 * SLOTS) == [(0, 0, True)] * 2
 

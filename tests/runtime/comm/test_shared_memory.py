@@ -40,6 +40,12 @@ def test_sums(taken: list[int], dtype: str, ranks: RankPool) -> None:
     assert not any(left for _, left in every)
 
 
+def test_bytes_are_those_of_a_reduce_scatter_and_an_all_gather(ranks: RankPool) -> None:
+    """Each rank reads the others' terms of its share, then their shares; as many are read from it."""
+    for sent, received, own in ranks.call("moved", WORDS):
+        assert sent == received == (RANKS - 1) * own + (4 * WORDS - own)
+
+
 def test_ranks_of_several_hosts_send_messages(ranks: RankPool) -> None:
     assert ranks.call("sums", [], "float32", True) == [None] * RANKS
 
