@@ -101,16 +101,16 @@ def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
     A piece that does not travel is empty.
     """
     some = (*receives, *sends)[0][1]
-    if not swaps(some, group):
+    memory, near_pair = _memory(some, group), is_near_pair(group)
+    if memory is None and not near_pair:
         return None
     came, left = (
         pieces[0][1].view(-1) if pieces else some.new_empty(0)
         for pieces in (receives, sends)
     )
-    memory = _memory(some, group)
     if memory is not None and memory.has_room(came, left):
         return memory.start(came, left)
-    if not is_near_pair(group):
+    if not near_pair:
         return None
     counts = [[0, 0], [0, 0]]
     for words, pieces in zip(counts, (receives, sends), strict=True):

@@ -136,16 +136,20 @@ class PairMemory:
             )
         arriving.data.copy_(self._words(1 - self.me, slot, arriving))
         SharedBytes.received += bytes_
-        self.read.append(NOTICE.pack(False, number, slot, 0))
+        self._leave(number, slot)
 
     def forget(self, number: int, arriving: torch.Tensor) -> None:
         """Wait for no piece of a swap."""
         self.open -= 1
         if number in self.full:
             slot, _ = self.full.pop(number)
-            self.read.append(NOTICE.pack(False, number, slot, 0))
+            self._leave(number, slot)
         elif arriving.numel():
             self.unwanted.add(number)
+
+    def _leave(self, number: int, slot: int) -> None:
+        """Tell the other rank, with the next notice, that it may write a slot again."""
+        self.read.append(NOTICE.pack(False, number, slot, 0))
 
     def _words(self, writer: int, slot: int, like: torch.Tensor) -> torch.Tensor:
         """The words in a slot of a rank, of the shape and the dtype of a piece."""
@@ -198,7 +202,7 @@ class PairMemory:
                 self.free.append(slot)
             elif number in self.unwanted:
                 self.unwanted.remove(number)
-                self.read.append(NOTICE.pack(False, number, slot, 0))
+                self._leave(number, slot)
             else:
                 self.full[number] = slot, bytes_
 
