@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from synth.runtime.comm.pair_memory import SharedBytes
+from synth.runtime.comm.host_memory import SharedBytes
 
 RECEIVED, SENT = (
     128,

@@ -7,10 +7,10 @@ partial sums are added where they arrive. Pieces may be uneven.
 Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gloo's
 all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
 pieces that few ranks need, go as messages of their own: they travel in both directions
-at once, those of gloo's all-to-all do not. Two ranks of one host swap their pieces
-(`start_messages`). A transport may have
-faster collectives of its own, as nccl has. Even pieces of one panel go by these. Sums
-of half precision do not: they would be rounded once for every rank.
+at once, those of gloo's all-to-all do not. Ranks of one host send all pieces through
+memory (`start_messages`). A transport may have faster collectives of its own, as nccl
+has. Even pieces of one panel go by these. Sums of half precision do not: they would be
+rounded once for every rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.messages import all_to_all, start_messages, swaps, wait_for
+from synth.runtime.comm.messages import (
+    all_to_all,
+    send_to_all,
+    shares_memory,
+    start_messages,
+    wait_for,
+)
 from synth.runtime.comm.panel_pieces import (
     concatenated,
     joint_pieces,
@@ -66,6 +72,7 @@ def all_gather(
         empty.
     own: the values of this rank's part.
     """
+    own = own.contiguous()
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = list[torch.Tensor](), all(consecutive(part, panel) for part in parts)
     taken: list[torch.Tensor] = []
@@ -74,15 +81,12 @@ def all_gather(
     if len(carriers) == 1 or through_host(own, group.handle):
         pieces = separate_pieces(parts, own, group, taken)
         requests = [
-            dist.broadcast(
-                pieces[source], group=group.handle, group_src=source, async_op=True
-            )
-            for source in carriers
+            send_to_all(pieces[source], source, group.handle) for source in carriers
         ]
     elif even and (native(own, group) or (pair and not large(own, parts, group))):
         flat = own.new_empty(len(parts) * own.numel())
         pieces, whole = split_pieces(flat, panel, parts, fits)
-        if native(own, group) or not swaps(own, group.handle):
+        if native(own, group) or not shares_memory(own, group.handle):
             requests = [native_gather(flat, own, group.handle, async_op=True)]
         else:
             pieces[group.me].copy_(own)

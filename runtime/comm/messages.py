@@ -1,10 +1,7 @@
 """Messages between the ranks of a group: they start together and are awaited later.
 
-Two ranks of one host swap words through memory that both map (`pair_memory`). Larger
-pieces go over gloo. Behind a kernel of a millisecond, 512 KiB in both directions
-between two ranks with a core each take 2.1 ms as two messages, and 0.8 ms as one
-all-to-all. Between hosts gloo's all-to-all moves words in one direction at a time.
-Where ranks outnumber cores, its threads wait for a core.
+Ranks of one host send them through memory that both map (`host_memory`), others over
+the transport of their group.
 """
 
 from __future__ import annotations
@@ -15,11 +12,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.pair_memory import PairMemory, pair_memory
-from synth.runtime.grid.hosts import is_near_pair
+from synth.runtime.comm.host_memory import NOTHING_SHARED, HostMemory, host_memory
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.spans import waiting
 from synth.runtime.grid.transport import near, transport_of
 
+FEW = 2**21  # bytes that a rank sends to all others in a sum
 Pieces = Sequence[tuple[int, torch.Tensor]]  # the other rank of the group, the words
 
 
@@ -61,67 +59,41 @@ def start_messages(receives: Pieces, sends: Pieces, group: Any) -> list[Any]:
 
     All receives are posted before the first send: the notice that a receive is ready
     queues behind the words that leave on the same connection, which would then carry
-    words in one direction at a time.
-
-    Two ranks of one host swap one piece for one.
+    words in one direction at a time. What travels through memory is awaited first:
+    others may wait for it.
 
     group: torch's; None for the default one.
     """
+    receives, sends = (
+        [(rank, piece) for rank, piece in pieces if piece.numel()]
+        for pieces in (receives, sends)
+    )
     if not receives and not sends:
         return []
-    transport = transport_of(group, (*receives, *sends)[0][1].device)
-    if transport.queued:
+    some = (*receives, *sends)[0][1]
+    if transport_of(group, some.device).queued:
         calls = [
             dist.P2POp(call, piece, group=group, group_peer=rank)
             for call, pieces in ((dist.irecv, receives), (dist.isend, sends))
             for rank, piece in pieces
         ]
         return dist.batch_isend_irecv(calls)
-    if transport.quick_all_to_all and _is_swap(receives, sends):
-        swap = _swap(receives, sends, group)
-        if swap is not None:
-            return [swap]
+    shared = _memory(some, group).channels
     # a batch would check every message twice more
     return [
-        *(dist.irecv(piece, group=group, group_src=rank) for rank, piece in receives),
-        *(dist.isend(piece, group=group, group_dst=rank) for rank, piece in sends),
+        *(shared[rank].receive(piece) for rank, piece in receives if rank in shared),
+        *(shared[rank].send(piece) for rank, piece in sends if rank in shared),
+        *(
+            dist.irecv(piece, group=group, group_src=rank)
+            for rank, piece in receives
+            if rank not in shared
+        ),
+        *(
+            dist.isend(piece, group=group, group_dst=rank)
+            for rank, piece in sends
+            if rank not in shared
+        ),
     ]
-
-
-def _is_swap(receives: Pieces, sends: Pieces) -> bool:
-    """Whether at most one piece comes and one leaves; each rank of a pair says so."""
-    pieces = [piece for _, piece in (*receives, *sends)]
-    few = max(len(receives), len(sends)) == 1
-    return few and pieces[0].dtype == pieces[-1].dtype
-
-
-def _swap(receives: Pieces, sends: Pieces, group: Any) -> Any:
-    """Start to swap pieces of a pair; None where messages are better.
-
-    A piece that does not travel is empty.
-    """
-    some = (*receives, *sends)[0][1]
-    memory, near_pair = _memory(some, group), is_near_pair(group)
-    if memory is None and not near_pair:
-        return None
-    came, left = (
-        pieces[0][1].view(-1) if pieces else some.new_empty(0)
-        for pieces in (receives, sends)
-    )
-    if memory is not None and memory.has_room(came, left):
-        return memory.start(came, left)
-    if not near_pair:
-        return None
-    counts = [[0, 0], [0, 0]]
-    for words, pieces in zip(counts, (receives, sends), strict=True):
-        for rank, piece in pieces:
-            words[rank] = piece.numel()
-    return all_to_all(came, left, counts[0], counts[1], group)
-
-
-def swaps(values: torch.Tensor, group: Any) -> bool:
-    """Whether two ranks swap their values, whatever the backend's own collectives."""
-    return is_near_pair(group) or _memory(values, group) is not None
 
 
 def all_to_all(
@@ -138,18 +110,69 @@ def all_to_all(
     for the default one.
     """
     memory = _memory(leaving, group)
-    if memory is not None:
-        me, half = memory.me, len(leaving) // 2
-        came = torch.split(arriving, half if words_in is None else list(words_in))
-        left = torch.split(leaving, half if words_out is None else list(words_out))
-        if memory.has_room(came[1 - me], left[1 - me]):
-            if came[me].numel():
-                came[me].copy_(left[me])
-            return memory.start(came[1 - me], left[1 - me])
+    if memory.whole:
+        ranks, me = len(memory.channels) + 1, dist.get_rank(group)
+        came, left = (
+            torch.split(flat, list(words or [len(flat) // ranks] * ranks))
+            for flat, words in ((arriving, words_in), (leaving, words_out))
+        )
+        if came[me].numel():
+            came[me].copy_(left[me])
+        after = [(me + step) % ranks for step in range(1, ranks)]
+        receives, sends = ([(at, each[at]) for at in after] for each in (came, left))
+        return Joint(start_messages(receives, sends, group))
     carried = transport_of(group, leaving.device).carried
     ends = {"group": group, "async_op": True}
     pair = carried(arriving), carried(leaving)
     return dist.all_to_all_single(*pair, words_in, words_out, **ends)
+
+
+def shares_memory(values: torch.Tensor, group: Any) -> bool:
+    """Whether all ranks of a group send each other values through memory."""
+    return _memory(values, group).whole
+
+
+def send_to_all(values: torch.Tensor, source: int, group: Any) -> Any:
+    """Start to replace values by those of one rank of a group, on all others.
+
+    Returns what to wait for. group: torch's; None for the default one.
+    """
+    memory = _memory(values, group)
+    if not memory.whole:
+        alike = values.contiguous()
+        ends = {"group": group, "group_src": source, "async_op": True}
+        request = dist.broadcast(alike, **ends)
+        return request if alike is values else InPlace(request, values, alike)
+    if dist.get_rank(group) == source:
+        sends = [(at, values) for at in memory.channels]
+        return Joint(start_messages([], sends, group))
+    return Joint(start_messages([(source, values)], [], group))
+
+
+class InPlace(NamedTuple):
+    """What arrives for a tensor that is not contiguous.
+
+    gloo sends memory in its order, which may be another on another rank.
+    """
+
+    request: Any
+    values: torch.Tensor
+    alike: torch.Tensor
+
+    def wait(self) -> None:
+        """Wait, and copy what has come."""
+        self.request.wait()
+        self.values.data.copy_(self.alike)
+
+
+class Joint(NamedTuple):
+    """Messages that are awaited together."""
+
+    requests: list[Any]
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        wait_for(self.requests)
 
 
 def all_reduce(values: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) -> Any:
@@ -157,31 +180,48 @@ def all_reduce(values: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) ->
 
     Returns what to wait for. group: torch's; None for the default one.
     """
-    memory = _memory(values, group) if op == dist.ReduceOp.SUM else None
-    if memory is not None and memory.has_room(values):
-        return PairSum(values, memory)
-    return dist.all_reduce(values, op, group=group, async_op=True)
+    memory, size = _memory(values, group), values.numel() * values.element_size()
+    if op == dist.ReduceOp.SUM and memory.whole and size * len(memory.channels) <= FEW:
+        return SharedTerms(values, group, len(memory.channels) + 1)
+    alike = values.contiguous()
+    request = dist.all_reduce(alike, op, group=group, async_op=True)
+    return request if alike is values else InPlace(request, values, alike)
 
 
-class PairSum:
-    """A sum of two ranks on its way. values: the terms of this rank, then the sums."""
+class SharedTerms:
+    """A sum on its way: each rank sends its terms to all others.
 
-    def __init__(self, values: torch.Tensor, memory: PairMemory) -> None:
-        self.values, self.others = values, torch.empty_like(values)
-        self.swap = memory.start(self.others, values)
+    They all add them up in the order of the ranks, so they get the same bits. Half
+    precision is added in float32 and rounded once.
+
+    values: the terms of this rank, then the sums.
+    """
+
+    def __init__(self, values: torch.Tensor, group: Any, ranks: int) -> None:
+        self.values, self.me = values, dist.get_rank(group)
+        self.others = list(values.new_empty(ranks - 1, *values.shape))
+        places = [at for at in range(ranks) if at != self.me]
+        receives = list(zip(places, self.others, strict=True))
+        sends = [(at, values) for at in places]
+        self.requests = start_messages(receives, sends, group)
 
     def wait(self) -> None:
-        """Add the terms of the other rank."""
-        self.swap.wait()
-        self.values.data.add_(self.others)
+        """Add the terms of all ranks."""
+        wait_for(self.requests)
+        values = self.values.data
+        terms = [*self.others[: self.me], values, *self.others[self.me :]]
+        total = terms[0].to(sum_dtype(values.dtype))
+        for each in terms[1:]:
+            total += each
+        if total is not values:
+            values.copy_(total)
 
 
-def _memory(values: torch.Tensor, group: Any) -> PairMemory | None:
-    """What a pair swaps values through; None where they are messages, or traced."""
+def _memory(values: torch.Tensor, group: Any) -> HostMemory:
+    """Through what ranks of one host send values; nothing where they are traced."""
     if values.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    quick = transport_of(group, values.device).quick_all_to_all
-    return pair_memory(group) if quick else None
+        return NOTHING_SHARED
+    return host_memory(group)
 
 
 def wait_for(requests: list[Any]) -> None:

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
-from synth.runtime.comm.pair_memory import pair_memory
+from synth.runtime.comm.host_links import ranks_of_host, share_memory
+from synth.runtime.comm.host_memory import have_met
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
-from synth.runtime.grid.transport import is_queued
+from synth.runtime.grid.transport import carries_host, is_queued
 
 
 class Counter(Protocol):
@@ -125,12 +126,18 @@ class ProcessGroups:
         return groups
 
     def meet(self) -> None:
-        """Let two ranks of one host share memory, before the first pass.
+        """Let ranks of one host share memory, before the first pass.
 
-        Both call this, also where one of them has no part of a layer.
+        All call this, also those that have no part of a layer.
         """
-        if self.ranks.size == 2 and not isinstance(self.ranks, AbsentRanks):
-            pair_memory(self.ranks.group)
+        ranks = self.ranks
+        if isinstance(ranks, AbsentRanks) or have_met(ranks.group):
+            return
+        if ranks.size > DIRECT and carries_host(ranks.group):
+            here = ranks_of_host(ranks.members, ranks.timeout())
+            if 1 < len(here) <= DIRECT:  # their group shares memory
+                self.of([ranks.members.index(rank) for rank in here], purpose="host")
+        share_memory(ranks.group)
 
     def _of_line(self, indices: Sequence[int], timeout: float | None) -> Any:
         """The group of some ranks of a grid; that of all ranks itself, where it can be.
@@ -235,6 +242,7 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
         dist.new_group([me], use_local_synchronization=True)
     made = dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
     connect(made)
+    share_memory(made)
     return made
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.host_links import told
+from synth.runtime.comm.host_memory import SharedBytes
 from synth.runtime.comm.messages import all_reduce
-from synth.runtime.comm.pair_memory import SharedBytes, told
 from synth.runtime.grid.boxes import cut
 from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.launched_job import ranks_here, usable_cores

@@ -258,11 +258,12 @@ def _broadcast(
     name, ranks = _group(group)
     source = src if group_src is None else ranks[group_src]
     assert source is not None
+    place = ranks.index(source)
     each, here = _parts(ranks, [tensor.numel()] * len(ranks), tensor), dist.get_rank()
 
     def call(rooms: Tensors, leaving: Tensors) -> Any:
         values = (*rooms, *leaving)[0]
-        return [dist.broadcast(values, source, group=_named(name), async_op=True)]
+        return [messages.send_to_all(values, place, _named(name))]
 
     sides = (each, {}) if here == source else ({}, {source: each[source]})
     ends = ([], [tensor]) if here == source else ([tensor], [])

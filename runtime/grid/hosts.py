@@ -1,25 +1,10 @@
-"""The hosts of ranks: which pairs share one, and reach each other through memory."""
+"""The hosts of ranks, and the ranks of a host."""
 
 from __future__ import annotations
 
-import datetime
+import hashlib
 import os
-import weakref
-from typing import Any, NamedTuple
-
-import torch.distributed as dist
-
-from synth.runtime.grid.launched_job import ranks_here, usable_cores
-from synth.runtime.grid.ranks import timeout_of
-
-_pairs: weakref.WeakKeyDictionary[Any, Pair] = weakref.WeakKeyDictionary()
-
-
-class Pair(NamedTuple):
-    """Whether a group is one of two ranks of one host, and if each has a core there."""
-
-    near: bool
-    roomy: bool
+from typing import Any
 
 
 def host_here() -> tuple[str, str]:
@@ -31,45 +16,31 @@ def host_here() -> tuple[str, str]:
     return os.uname().nodename, number
 
 
-def is_near_pair(group: Any) -> bool:
-    """Whether a group is one of two ranks that share a host, and have a core each.
+class HostList:
+    """The ranks of a host, which list each other in the store.
 
-    If ranks outnumber the cores of the host, threads of a collective would wait for a
-    core once more than those of a message.
+    name: of the keys, of this use alone. host: of this rank. rank: this one.
+
+    All enter before one reads, and all read before one leaves. Then no key remains.
     """
-    return all(pair_of(group))
 
+    def __init__(self, store: Any, name: str, host: tuple[str, str], rank: int) -> None:
+        self.store, self.rank, self.own = store, rank, ""
+        digest = hashlib.blake2b(" ".join(host).encode(), digest_size=12).hexdigest()
+        self.key = f"{name}/host {digest}/{{}}".format
 
-def pair_of(group: Any) -> Pair:
-    """Whether a group is one of two ranks that share a host; the same on both.
+    def enter(self) -> None:
+        """Put this rank on the list."""
+        self.own = self.key(self.store.add(self.key("all"), 1))
+        self.store.set(self.own, str(self.rank))
 
-    group: torch's; None for the default one. Both ranks must ask once: they tell each
-    other in the job's store, and wait at most for the timeout of the group.
+    def read(self) -> list[int]:
+        """The ranks of this host, ascending."""
+        last = self.store.add(self.key("all"), 0)
+        return sorted(int(self.store.get(self.key(at))) for at in range(1, last + 1))
 
-    Raises `RuntimeError` if the other rank does not come.
-    """
-    known: Any = dist.group.WORLD if group is None else group
-    if known not in _pairs:
-        _pairs[known] = _asked(known)
-    return _pairs[known]
-
-
-def _asked(group: Any) -> Pair:
-    members = dist.get_process_group_ranks(group)
-    if len(members) != 2:
-        return Pair(False, False)
-    me = dist.get_rank()
-    (other,) = set(members) - {me}
-    store, name = dist.distributed_c10d._get_default_store(), "synth/host/{}".format
-    room = usable_cores() >= ranks_here(dist.get_world_size() - 1)
-    here = " ".join(host_here())
-    store.set(name(me), f"{here} {'roomy' if room else 'crowded'}")
-    try:
-        store.wait([name(other)], datetime.timedelta(seconds=timeout_of(group)))
-    except dist.DistStoreError as error:
-        raise RuntimeError(
-            f"rank {other} did not come to say on which host it is; both ranks of a"
-            " group must communicate in it"
-        ) from error
-    there, _, said = store.get(name(other)).decode().rpartition(" ")
-    return Pair(there == here, room and said == "roomy")
+    def leave(self, found: list[int]) -> None:
+        """Remove the key of this rank, and that of all. found: what `read` gave."""
+        self.store.delete_key(self.own)
+        if self.rank == found[0]:
+            self.store.delete_key(self.key("all"))

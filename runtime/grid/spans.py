@@ -29,13 +29,16 @@ def span(name: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def waiting(name: str) -> Iterator[None]:
-    """A range of this name in the trace, whose seconds are waited."""
-    begin = time.perf_counter()
+    """A range of this name in the trace, whose seconds are waited.
+
+    Those of a range in another one count once.
+    """
+    before, begin = Waited.seconds, time.perf_counter()
     try:
         with span(name):
             yield
     finally:
-        Waited.seconds += time.perf_counter() - begin
+        Waited.seconds = before + time.perf_counter() - begin
 
 
 def mark(name: str) -> None:

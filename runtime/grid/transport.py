@@ -70,9 +70,15 @@ def transport_of(group: Any, device: torch.device) -> Transport:
 
 
 def broadcast(values: torch.Tensor, source: int, group: Any) -> None:
-    """Replace values by those of a rank, a global one, on all ranks of a group."""
-    carried = transport_of(group, values.device).carried(values)
+    """Replace values by those of a rank, a global one, on all ranks of a group.
+
+    They may lie in another order in memory on another rank.
+    """
+    alike = values.contiguous()
+    carried = transport_of(group, values.device).carried(alike)
     dist.broadcast(carried, src=source, group=group)
+    if alike is not values:
+        values.copy_(alike)
 
 
 def near(device: torch.device, group: Any) -> torch.device:

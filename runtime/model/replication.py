@@ -119,6 +119,7 @@ def agreeing(ranks: Ranks) -> Ranks:
     if ranks.agreement is not None:
         return ranks
     groups = ProcessGroups(ranks, reused=True)
+    groups.meet()
     found = replace(ranks, agreement=Agreement(ranks.members, groups))
     if ranks.replicas is None:
         return found
@@ -129,6 +130,7 @@ def _agreeing_replicas(replicas: Replicas) -> Replicas:
     """The ranks with one index hold the same words."""
     everyone = replicas.everyone
     groups = ProcessGroups(everyone, reused=True)
+    groups.meet()
     columns = zip(*replicas.rows, strict=True)
     alike = [[everyone.members.index(rank) for rank in column] for column in columns]
     agreement = Agreement(everyone.members, groups, alike)

@@ -177,6 +177,7 @@ class Partition:
         if self.ranks.size == 1:
             return [values]
         self.ranks.require(f"values of all ranks of {tuple(self.shape)}")
+        values = values.contiguous()
         told = [torch.empty_like(values) for _ in range(self.ranks.size)]
         carried = transport_of(self.ranks.group, values.device).carried
         with waiting("wait for values"):

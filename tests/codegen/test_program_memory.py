@@ -17,6 +17,7 @@ from synth.layer.layer import Layer
 from synth.layer.passes import Task
 from synth.planning.plan import Plan
 from synth.runtime.comm import collectives, messages
+from synth.runtime.comm.host_memory import NOTHING_SHARED
 from synth.runtime.comm.process_groups import Group, ProcessGroups
 from synth.runtime.grid.process_grid import coordinates, peers_along, rank_of
 from synth.runtime.kernels.context import Context
@@ -63,8 +64,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return Done(*tensors)
 
     monkeypatch.setattr(dist.distributed_c10d, "get_backend_config", lambda *_: "gloo")
-    monkeypatch.setattr(messages, "is_near_pair", lambda _: False)  # else a swap, which holds the same
-    monkeypatch.setattr(messages, "pair_memory", lambda _: None)
+    monkeypatch.setattr(messages, "host_memory", lambda _: NOTHING_SHARED)
     monkeypatch.setattr(dist, "broadcast", done)
     monkeypatch.setattr(dist, "all_to_all_single", done)
     monkeypatch.setattr(collectives, "native_gather", done)

@@ -9,6 +9,7 @@ MODULES = {
         "__future__",
         "argparse",
         "atexit",
+        "collections",
         "collections.abc",
         "contextlib",
         "contextvars",

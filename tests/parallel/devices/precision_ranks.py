@@ -14,6 +14,7 @@ from torch import fx, nn
 
 import synth
 from synth.parallel.front_end.trace_model import trace_model
+from synth.runtime.comm.host_memory import Channel, host_memory
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 from synth.runtime.tensor.partition import Partition
@@ -119,7 +120,7 @@ def compare(name: str, plan: Any, low: str | None, stored: str = "float32", how:
     low_dtype, dtype = None if low is None else getattr(torch, low), getattr(torch, stored)
     right = one_process(copy.deepcopy(whole).double(), shape, batch.double(), None)
     given = batch.to(dtype)
-    if how == "channels-last":
+    if how == "channels-last" or (how == "channels-last here" and dist.get_rank() == 0):
         order = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
         whole, given = whole.to(memory_format=order), given.to(memory_format=order)
     whole = whole if how == "after" else whole.to(dtype)
@@ -214,12 +215,16 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
             shard, pending = self.prefetched
             weights.append((str(shard.dtype), pending.gather is None or str(pending.gather.pieces[0].dtype)))
 
-    def counted(name: str) -> Any:
-        original = getattr(dist, name)
+    agreement = net.ranks.agreement.group  # which moves no words
+    aside = list(host_memory(agreement).channels.values())
+
+    def counted(where: Any, name: str) -> Any:
+        original = getattr(where, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = next(each for each in args if isinstance(each, torch.Tensor))
-            if kwargs.get("group") is not net.ranks.agreement.group:  # which moves no words
+            loss = values.numel() == 1  # which is summed in float32
+            if kwargs.get("group") is not agreement and args[0] not in aside and not loss:
                 words[str(values.dtype)] = words.get(str(values.dtype), 0) + values.numel()
             return original(*args, **kwargs)
 
@@ -228,7 +233,9 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DistributedLayer, "prefetch", noted)
         for name in ("isend", "irecv", "all_to_all_single", "broadcast"):
-            patched.setattr(dist, name, counted(name))
+            patched.setattr(dist, name, counted(dist, name))
+        for name in ("send", "receive"):
+            patched.setattr(Channel, name, counted(Channel, name))
         with autocast(None if low is None else getattr(torch, low)):
             out = net(net.scatter(torch.randn(4, 8, 8, 8), "input"))
         out.float().square().sum().backward()

@@ -106,6 +106,12 @@ def test_channels_last_without_autocast(plan: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "smooth", PLANS[plan], None, "float32", "channels-last")
 
 
+@pytest.mark.parametrize("plan", ["samples", "mixed"])
+def test_channels_last_on_the_first_rank_alone(plan: str, ranks: RankPool) -> None:
+    """It gives all others its parameters, whose memory has another order there."""
+    assert_as_one_process(ranks, "smooth", PLANS[plan], None, "float32", "channels-last here")
+
+
 @pytest.mark.slow
 def test_what_one_process_refuses_is_refused(ranks: RankPool) -> None:
     """A dtype of the input that does not fit the parameters, on every rank and in one sentence."""

@@ -12,7 +12,7 @@ from torch import nn
 
 import synth
 from synth.runtime.comm import gradient_buckets, shared_memory
-from synth.runtime.comm.pair_memory import SharedBytes
+from synth.runtime.comm.host_memory import SharedBytes
 from synth.runtime.comm.shared_memory import SharedMemory
 from synth.runtime.grid.boxes import cut
 

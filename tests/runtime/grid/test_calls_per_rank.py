@@ -16,6 +16,7 @@ from synth.runtime.comm.agreement import Told, _own
 from synth.runtime.comm.group_tree import FRAME, GroupTree
 from synth.runtime.grid import meeting
 from synth.runtime.grid.heartbeats import Heartbeats
+from synth.runtime.grid.hosts import HostList
 from synth.runtime.grid.rank_tree import Said, StoreTree
 
 PAGE = Path(__file__).parents[3] / "docs" / "scale.md"
@@ -54,14 +55,40 @@ def joined(size: int) -> Counts:
 def combined(size: int) -> Counts:
     """A group of all ranks is created; or plans are compared. No key remains."""
     store = CountingStore()
-    trees = [StoreTree(store, "synth/0/group", rank, size, 60.0) for rank in range(size)]
-    found = list[Any](range(size))
-    for rank in reversed(range(size)):
-        store.now = rank
-        found[rank] = trees[rank].up([3, []], max)
-    for rank in range(size):
-        store.now = rank
-        assert trees[rank].down(found[rank]) == [3, []]
+    _tree(store, "synth/0/group", range(size))
+    assert store.held == {}
+    return store.most()
+
+
+def _tree(store: CountingStore, name: str, ranks: range) -> None:
+    """Some ranks combine a value."""
+    trees = [StoreTree(store, name, place, len(ranks), 60.0) for place in range(len(ranks))]
+    found = list[Any](ranks)
+    for place in reversed(range(len(ranks))):
+        store.now = ranks[place]
+        found[place] = trees[place].up([3, []], max)
+    for place, store.now in enumerate(ranks):
+        assert trees[place].down(found[place]) == [3, []]
+
+
+def listed(size: int) -> Counts:
+    """Ranks find those of their host, eight. No key remains."""
+    store = CountingStore()
+    lists = [HostList(store, "synth/0/use", (f"node-{rank // 8}", ""), rank) for rank in range(size)]
+
+    def each(run: Callable[[int], Any]) -> list[Any]:
+        found = []
+        for store.now in range(size):
+            found.append(run(store.now))
+        return found
+
+    each(lambda rank: lists[rank].enter())
+    _tree(store, "synth/0/use/all", range(size))
+    found = each(lambda rank: lists[rank].read())
+    assert found[size - 1] == list(range(size - 8, size))
+    for first in range(0, size, 8):
+        _tree(store, f"synth/0/use/from {first}", range(first, first + 8))
+    each(lambda rank: lists[rank].leave(found[rank]))
     assert store.held == {}
     return store.most()
 
@@ -124,6 +151,7 @@ def agreed(size: int) -> Counts:
 ROWS: dict[str, Callable[[int], Counts]] = {
     "join, wait for all, part": joined,
     "create a group": combined,
+    "find the ranks of a host": listed,
     "look, each 0.5 s": looked,
     "look while stuck": stuck,
     "agree before a pass": agreed,

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from synth.runtime.comm import messages
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.pair_memory import PairMemory
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
@@ -119,7 +119,8 @@ def watched(calls: list[str]) -> Any:
     """Notes the collectives and exchanges of messages that are called."""
     stack = ExitStack()
     stack.enter_context(mock.patch.multiple(dist, **{name: noted(dist, name, calls) for name in CALLS}))
-    stack.enter_context(mock.patch.object(PairMemory, "start", noted(PairMemory, "start", calls)))
+    noting = noted(messages, "start_messages", calls)
+    stack.enter_context(mock.patch.object(messages, "start_messages", noting))
     return stack
 
 

@@ -58,7 +58,7 @@ def test_a_norm_is_one_exchange_and_that_of_one_process(
     for found in ranks.call("normalized", kind, whole, boxes(whole, parts), most):
         assert max(found["errors"]) < 1e-9
         assert found["forward"][0] == found["forward"][1]
-        kinds = {"all_to_all_single", GATHER, "start"}  # the latter two between two ranks
+        kinds = {"all_to_all_single", GATHER, "start_messages"}
         assert len(found["calls"]) == rounds
         assert kinds.issuperset(found["calls"])
 
@@ -96,7 +96,7 @@ def test_groups_whose_channels_several_ranks_share(ranks: RankPool) -> None:
     for found in ranks.call("normalized", "group", whole, tuple(((0, 1), c, (0, 4), (0, 6)) for c in cuts)):
         assert max(found["errors"]) < 1e-9
         assert found["forward"][0] == found["forward"][1] > 0
-        assert found["calls"] == ["all_to_all_single"]
+        assert found["calls"] == ["start_messages"]
 
 
 def test_few_words_go_in_one_round_and_many_in_two() -> None:

@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.runtime.comm.buffer_pool import BufferPool
-from synth.runtime.comm.pair_memory import PairMemory
 from synth.runtime.kernels import routines
 
 
@@ -24,19 +23,11 @@ class Held(TorchDispatchMode):
         self.live: dict[int, int] = {}
         self.most = 0
         self.untouched: set[int] = set()
-        self.told, self.words = routines.shape_only, PairMemory._words
+        self.told = routines.shape_only
 
     def shape_only(self, *like: Any, **formatted: bool) -> torch.Tensor:
         """The operand that tells a gradient a shape; its memory does not count."""
-        return self.uncounted(lambda: self.told(*like, **formatted))
-
-    def shared(self, *slot: Any) -> torch.Tensor:
-        """Words in a slot that two ranks share, which is no memory of a plan."""
-        return self.uncounted(lambda: self.words(*slot))
-
-    def uncounted(self, made: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """A tensor whose memory does not count."""
-        most, found = self.most, made()
+        most, found = self.most, self.told(*like, **formatted)
         memory = found.untyped_storage()
         self.untouched.add(memory._cdata)
         weakref.finalize(memory, self.untouched.discard, memory._cdata)
@@ -87,8 +78,7 @@ def _held(run: Callable[..., Any], args: tuple[Any, ...]) -> int:
     pool = args[-1].buffers  # of the context, the last argument of `run`
     pool.free.clear()
     held = Held(pool)
-    shared = mock.patch.object(PairMemory, "_words", lambda *slot: held.shared(*slot))
-    with mock.patch.object(routines, "shape_only", held.shape_only), shared, held:
+    with mock.patch.object(routines, "shape_only", held.shape_only), held:
         for each in args:
             held.note(each)
         run(*args)
