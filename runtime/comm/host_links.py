@@ -212,16 +212,18 @@ def _joined_ones(
 
 def _joined(name: bytes, greeting: bytes) -> socket.socket | None:
     """A socket to a rank that listens; None if it is out of reach."""
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(SETUP)
+    link = None
     try:
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(SETUP)
         link.connect(name)
         if _is_own(link):
             link.sendall(greeting)
             return link
     except OSError:
         pass
-    link.close()
+    if link is not None:
+        link.close()
     return None
 
 

@@ -171,8 +171,9 @@ class Joint(NamedTuple):
     requests: list[Any]
 
     def wait(self) -> None:
-        """Wait for all of them."""
-        wait_for(self.requests)
+        """Wait for all, and let go of each at once: a request holds what it sends."""
+        while self.requests:
+            self.requests.pop(0).wait()
 
 
 def all_reduce(values: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) -> Any:
@@ -203,11 +204,11 @@ class SharedTerms:
         places = [at for at in range(ranks) if at != self.me]
         receives = list(zip(places, self.others, strict=True))
         sends = [(at, values) for at in places]
-        self.requests = start_messages(receives, sends, group)
+        self.messages = Joint(start_messages(receives, sends, group))
 
     def wait(self) -> None:
         """Add the terms of all ranks."""
-        wait_for(self.requests)
+        self.messages.wait()
         values = self.values.data
         terms = [*self.others[: self.me], values, *self.others[self.me :]]
         total = terms[0].to(sum_dtype(values.dtype))
@@ -225,7 +226,6 @@ def _memory(values: torch.Tensor, group: Any) -> HostMemory:
 
 
 def wait_for(requests: list[Any]) -> None:
-    """Wait for messages, and let go of each at once: a request holds what it sends."""
+    """Wait for messages."""
     with waiting("wait for messages"):
-        while requests:
-            requests.pop(0).wait()
+        Joint(requests).wait()

@@ -396,9 +396,10 @@ def unable(name: str, rank: int) -> tuple[list[int], list[float]]:
     if outside(group):
         return [], []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(host_links, "SETUP", 60.0 if name == "memfd_create" else 2.0)
-        if dist.get_rank() == rank and name == "memfd_create":
-            patched.setattr(host_links.os, name, full)
+        place: Any = {"memfd_create": host_links.os, "socket": host_links.socket}.get(name)
+        patched.setattr(host_links, "SETUP", 2.0 if place is None else 60.0)
+        if dist.get_rank() == rank and place is not None:
+            patched.setattr(place, name, full)
         elif dist.get_rank() == rank:
             nothing: Any = {} if name == "_accepted" else None
             patched.setattr(host_links, name, lambda *_: nothing)

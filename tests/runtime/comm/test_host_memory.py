@@ -207,6 +207,7 @@ def test_a_stranger_at_the_socket_is_turned_away(kind: str, ranks: RankPool) -> 
         ("_joined", 2, [[1], [0], []]),
         ("_accepted", 0, [[], [2], [1]]),
         ("_given", 1, [[1, 2], [0], [0]]),
+        ("socket", 2, [[1], [0], []]),  # too many files are open
         ("memfd_create", 1, [[1, 2], [0], [0]]),  # nobody waits for it
         ("_got", 1, [[2], [2], [0, 1]]),
     ],
