@@ -4,14 +4,14 @@
 
 A step is forward pass, backward pass and SGD with momentum, on a batch that is already in the layout of its
 input; of the VAE decoder it is a forward pass. Ours is `synth.parallelize` without a plan: it measures the
-machine once, here with the ranks and links of the run, and plans for time. Batch normalizations of "ours",
-and of tensor parallelism by hand, have the statistics of the whole batch; those of "ours, local" and of all
-others have those of a rank's own samples or rows, which takes no exchange. "theirs / ours" compares with ours
-of the same statistics, round by round. "For words" is ours with `objective="words"`, for which only bytes and
-one step are measured. DDP broadcasts no buffers; ZeRO-1 is DDP with a sharded optimizer; FSDP2 gathers
-weights once per step, block by block. Spatial and tensor parallelism are written by hand
-(`models/by_hand.py`) and run where they apply. Peers that are far slower than the fastest one run one timed
-step after a warm-up, the others several rounds. WRN-50-4 runs one contender after the other, since all
+machine once, here with the ranks and links of the run, and plans for time (inference: for words). Batch
+normalizations of "ours", and of tensor parallelism by hand, have the statistics of the whole batch; those of
+"ours, local" and of all others have those of a rank's own samples or rows, which takes no exchange. "theirs /
+ours" compares with ours of the same statistics, round by round. "For words" is ours with `objective="words"`,
+for which only bytes and one step are measured. DDP broadcasts no buffers; ZeRO-1 is DDP with a sharded
+optimizer; FSDP2 gathers weights once per step, block by block. Spatial and tensor parallelism are written by
+hand (`models/by_hand.py`) and run where they apply. Peers that are far slower than the fastest one run one
+timed step after a warm-up, the others several rounds. WRN-50-4 runs one contender after the other, since all
 together exceed the memory. Bytes are counted at the sockets, as in `suite.md`. gloo's reduce-scatter moves as
 much as an all-reduce; with a better one FSDP2 would move two thirds. Held are parameters, gradients and
 momenta (of decoders: parameters).
