@@ -36,6 +36,7 @@ from synth.runtime.comm.host_memory import (
     HostMemory,
     Link,
     have_met,
+    known_group,
     memories,
 )
 from synth.runtime.grid.hosts import HostList, host_here
@@ -86,7 +87,7 @@ def share_memory(group: Any) -> None:
     """
     if have_met(group):
         return
-    known: Any = dist.group.WORLD if group is None else group
+    known = known_group(group)
     members = dist.get_process_group_ranks(known)
     if len(members) == 1 or not carries_host(known):
         memories[known] = NOTHING_SHARED

@@ -63,15 +63,16 @@ def host_memory(group: Any) -> HostMemory:
 
     group: torch's; None for the default one.
     """
-    return memories.get(_known(group), NOTHING_SHARED)
+    return memories.get(known_group(group), NOTHING_SHARED)
 
 
 def have_met(group: Any) -> bool:
     """Whether the ranks of a group know what they share."""
-    return _known(group) in memories
+    return known_group(group) in memories
 
 
-def _known(group: Any) -> Any:
+def known_group(group: Any) -> Any:
+    """torch's group itself; None is the default one."""
     return dist.group.WORLD if group is None else group
 
 

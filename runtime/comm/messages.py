@@ -6,7 +6,8 @@ the transport of their group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -139,21 +140,26 @@ def send_to_all(values: torch.Tensor, source: int, group: Any) -> Any:
     """
     memory = _memory(values, group)
     if not memory.whole:
-        alike = values.contiguous()
         ends = {"group": group, "group_src": source, "async_op": True}
-        request = dist.broadcast(alike, **ends)
-        return request if alike is values else InPlace(request, values, alike)
+        return _in_order(values, partial(dist.broadcast, **ends))
     if dist.get_rank(group) == source:
         sends = [(at, values) for at in memory.channels]
         return Joint(start_messages([], sends, group))
     return Joint(start_messages([(source, values)], [], group))
 
 
-class InPlace(NamedTuple):
-    """What arrives for a tensor that is not contiguous.
+def _in_order(values: torch.Tensor, start: Callable[[torch.Tensor], Any]) -> Any:
+    """Start a collective that replaces values, on contiguous words.
 
     gloo sends memory in its order, which may be another on another rank.
     """
+    alike = values.contiguous()
+    request = start(alike)
+    return request if alike is values else InPlace(request, values, alike)
+
+
+class InPlace(NamedTuple):
+    """What arrives for a tensor that is not contiguous."""
 
     request: Any
     values: torch.Tensor
@@ -184,9 +190,9 @@ def all_reduce(values: torch.Tensor, group: Any, op: Any = dist.ReduceOp.SUM) ->
     memory, size = _memory(values, group), values.numel() * values.element_size()
     if op == dist.ReduceOp.SUM and memory.whole and size * len(memory.channels) <= FEW:
         return SharedTerms(values, group, len(memory.channels) + 1)
-    alike = values.contiguous()
-    request = dist.all_reduce(alike, op, group=group, async_op=True)
-    return request if alike is values else InPlace(request, values, alike)
+    return _in_order(
+        values, partial(dist.all_reduce, op=op, group=group, async_op=True)
+    )
 
 
 class SharedTerms:

@@ -297,25 +297,15 @@ def other_sizes() -> str:
     return told
 
 
-def silent(seconds: float) -> str:
-    """What is said to a rank to which the other sends nothing within a time."""
-    group, channel = pair()
-    told = ""
-    if channel is not None:
-        if dist.get_rank() == 0:
-            told = said(channel._replace(timeout=seconds).receive(torch.empty(2)).wait)
-        dist.barrier(group)
-    return told
-
-
-def unread(seconds: float) -> str:
-    """What is said to a rank whose messages the other does not read within a time."""
+def late(seconds: float, sends: bool) -> str:
+    """What is said to a rank that waits so long for one that sends nothing, or reads nothing."""
     group, channel = pair()
     told = ""
     if channel is not None:
         if dist.get_rank() == 0:
             impatient = channel._replace(timeout=seconds)
-            told = said([impatient.send(torch.zeros(1)) for _ in range(SLOTS + 1)][-1].wait)
+            sent = [impatient.send(torch.zeros(1)) for _ in range(SLOTS + 1 if sends else 0)]
+            told = said((sent[-1] if sends else impatient.receive(torch.empty(2))).wait)
         dist.barrier(group)
     return told
 

@@ -177,12 +177,12 @@ def test_a_piece_of_another_size_is_refused(ranks: RankPool) -> None:
 
 
 def test_a_rank_that_sends_nothing(ranks: RankPool) -> None:
-    first, *_ = ranks.call("silent", 0.2)
+    first, *_ = ranks.call("late", 0.2, False)
     assert first == "rank 1 has not sent its words for 0.2 s, the timeout of the process group"
 
 
 def test_a_rank_that_reads_nothing(ranks: RankPool) -> None:
-    first, *_ = ranks.call("unread", 0.2)
+    first, *_ = ranks.call("late", 0.2, True)
     assert first == "rank 1 has not read what it got for 0.2 s, the timeout of the process group"
 
 
