@@ -109,7 +109,7 @@ def main() -> None:
     synth.init_process_group("gloo")
     torch.manual_seed(0)
     shape = (2, 1, 32, 32, 32)
-    net = synth.parallelize(UNet3d(base=8), shape)  # the only line that ranks add
+    net = synth.parallelize(UNet3d(base=8), shape, objective="words")  # the only line that ranks add
     losses = train(net, shape, steps=20)
     if dist.get_rank() == 0:
         words = net.received() // len(losses)

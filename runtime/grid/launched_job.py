@@ -11,6 +11,10 @@ from typing import Any
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_WORDS = 2000  # characters of the last words of a rank
+NO_ADDRESS = (
+    "MASTER_ADDR and MASTER_PORT are not set; start with torchrun, or export both before"
+    " srun: docs/longjobs.md has the lines"
+)
 
 
 def launched() -> tuple[int, int, int]:
@@ -45,6 +49,11 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str:
         *("SLURM_JOB_ID", "SLURM_STEP_ID", "SYNTH_RUN_ID"),
     )
     return "/".join(environment.get(name, "") for name in names)
+
+
+def has_address() -> bool:
+    """Whether the launcher says where the ranks meet."""
+    return {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def agent_store() -> bool:

@@ -17,7 +17,9 @@ import torch.distributed as dist
 
 from synth.runtime.grid.launched_job import (
     LOOPBACK,
+    NO_ADDRESS,
     agent_store,
+    has_address,
     job_name,
     on_one_host,
     store_address,
@@ -44,8 +46,8 @@ def meet(
     job = job_name() if job is None else job
     name, port, keeps = "127.0.0.1", 0, True  # a single rank meets nobody
     if size > 1:
-        if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-            raise ValueError("set MASTER_ADDR and MASTER_PORT, as torchrun does")
+        if not has_address():
+            raise ValueError(NO_ADDRESS)
         name, port = store_address(size)
         keeps = rank == 0 and not agent_store()
         if on_one_host(size):

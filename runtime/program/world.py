@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -12,7 +11,13 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from synth.runtime.grid.launched_job import launched, ranks_here, reason_of
+from synth.runtime.grid.launched_job import (
+    NO_ADDRESS,
+    has_address,
+    launched,
+    ranks_here,
+    reason_of,
+)
 from synth.runtime.grid.liveness import Watch
 from synth.runtime.grid.meeting import meet, part
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
@@ -73,8 +78,8 @@ def start(
             f"this program is for {wanted} ranks, a grid {shown}, but was started with"
             f" {size}; use torchrun --nproc-per-node={used}",
         )
-    if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    if size > 1 and not has_address():
+        refuse(rank, NO_ADDRESS)
 
     def name_of(peer: int) -> str:
         place = place_at(coordinates(peer, grid) if peer < used else None)

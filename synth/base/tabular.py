@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from synth.base.atomic_write import write_whole
 from synth.base.errors import MissingExtraError
 
 
@@ -19,8 +21,12 @@ class Tabular(ABC):
     def records(self) -> list[dict[str, Any]]:
         """One dict per row: column -> number or text; None where there is none. Columns name their units."""
 
-    def to_csv(self) -> str:
-        """CSV text with a head and one line per row. Missing numbers are empty."""
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """CSV text with a head and one line per row. Missing numbers are empty.
+
+        The text is written to the file `path` as well, if it is given. Raises `UsageError` if that is
+        impossible; an earlier file is then unchanged.
+        """
         rows = self.records()
         out = io.StringIO()
         writer = csv.DictWriter(
@@ -28,7 +34,10 @@ class Tabular(ABC):
         )
         writer.writeheader()
         writer.writerows(rows)
-        return out.getvalue()
+        text = out.getvalue()
+        if path is not None:
+            write_whole(os.fspath(path), text)
+        return text
 
     def to_pandas(self) -> Any:
         """A pandas `DataFrame` with the same rows. Raises `MissingExtraError` without pandas."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import synth
-from synth.base.errors import MissingExtraError
+from synth.base.errors import MissingExtraError, UsageError
 from synth.base.tabular import Tabular, flat
 
 NETWORK = "examples/networks/tutorial.yaml"
@@ -26,6 +27,14 @@ class Table(Tabular):
 
 def test_csv_has_a_column_for_every_key_and_nothing_where_a_row_has_none() -> None:
     assert Table().to_csv() == 'a,b,c\n1,,\n2,,"x, y"\n'
+
+
+def test_csv_is_written_to_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    for each in (path, str(path)):
+        assert Table().to_csv(each) == path.read_text() == Table().to_csv()
+    with pytest.raises(UsageError, match="nowhere"):
+        Table().to_csv(tmp_path / "nowhere/table.csv")
 
 
 def test_json_data_as_one_row() -> None:

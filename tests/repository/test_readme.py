@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import synth
 from synth.cli.main import main, parser
 
 ROOT = Path(__file__).parents[2]
@@ -101,10 +102,23 @@ def test_the_first_screen_has_the_numbers_of_its_picture() -> None:
     first, picture = README.split("| who |")[0], PICTURE.read_text(encoding="utf-8")
     numbers = [text for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture) if text[0].isdigit()]
     assert len(numbers) == 1 + 2 * 5  # the title begins with a digit, too
-    for said in ("5.82 GiB", "70.9 GiB", "102 million words", "66.9 million"):
+    holds, receives = ("5.82 GiB", "5.96 GiB", "70.9 GiB"), ("66.9 million", "102 million", "28.6 million")
+    for said in (*holds, *receives):
         assert said in " ".join(first.split())
         assert said.split()[0] in numbers
     assert "60 of 64 processes have no volume" in picture
+
+
+def test_a_bound_at_the_load_of_a_plan_and_one_at_an_even_share() -> None:
+    layer = ROOT / "examples/conv.yaml"
+    for procs in (64, 61):
+        made = synth.plan(layer, procs)
+        assert isinstance(made, synth.Plan)
+        alone = synth.lower_bounds(layer, procs, plans=False, relaxations=False).points[0].received
+        certified, even = round(made.bound.words), round(alone.bound or 0)
+        assert (certified == even) == (procs == 64)
+    shown = (f"{number:,}".replace(",", " ") for number in (certified, even))
+    assert "certificate has {} words and `--bounds-only` {}".format(*shown) in " ".join(README.split())
 
 
 @pytest.mark.slow

@@ -29,14 +29,16 @@ def init_process_group(
     The group is that of `torch.distributed.init_process_group`. The ranks watch each
     other until all have joined. If one ends, is stopped or does not come, the others
     print which one it is and end with code 6. Without a launcher this is a job of one
-    rank.
+    rank. torchrun says where the ranks meet. srun does not: the batch script exports
+    MASTER_ADDR and MASTER_PORT (docs/longjobs.md has the lines).
 
     backend: as for torch; None for all backends that torch has on this machine.
     timeout: of the start, and of every collective of the group; None for torch's.
     options: others of torch's function, such as `device_id`.
 
-    Raises `ValueError` for options that the launcher says, and `RuntimeError` if there
-    is a default group, or outside of the main thread.
+    Raises `ValueError` for options that the launcher says and where several ranks have
+    no address to meet at, and `RuntimeError` if there is a default group, or outside of
+    the main thread.
     """
     given = {"init_method", "store", "rank", "world_size"} & options.keys()
     if given:
