@@ -12,8 +12,8 @@ from typing import Any
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_WORDS = 2000  # characters of the last words of a rank
 NO_ADDRESS = (
-    "MASTER_ADDR and MASTER_PORT are not set; start with torchrun, or export both before"
-    " srun: docs/longjobs.md has the lines"
+    "MASTER_ADDR and MASTER_PORT are not set; start with torchrun, or export both"
+    " before srun: docs/longjobs.md has the lines"
 )
 
 
