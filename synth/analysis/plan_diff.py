@@ -31,6 +31,7 @@ SCHEMA = "synth.diff/1"
 NAMES = {tensor.lower(): tensor for tensor in TENSORS}
 VERBS = (("reuses", "kept"), ("saves", "keeps"))
 SHOWN = 12  # layers of a network in a text
+IN_TEXT = {"multiply-adds": "multiply-adds, padding left out"}  # names of numbers that a text explains
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,12 @@ class PlanDiff(Tabular):
         lines += self._layers()
         rows = [["at most, per process", one, other, f"{other} / {one}"]]
         rows += [
-            [each.what, _shown(each.one, each.unit), _shown(each.other, each.unit), _ratio(each.ratio)]
+            [
+                IN_TEXT.get(each.what, each.what),
+                _shown(each.one, each.unit),
+                _shown(each.other, each.unit),
+                _ratio(each.ratio),
+            ]
             for each in self.numbers
         ]
         return "\n".join([*lines, "", *table(rows, right=[1, 2, 3])]) + "\n"

@@ -15,13 +15,14 @@ channels) and spatial parallelism are the best plans of these strategies, see `p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from synth.planning.comparison import THIS, Alternative, compare
 
 if TYPE_CHECKING:
+    from synth.layer.axes import PerAxis
     from synth.planning.plan import Plan
 
 TENSOR = ("filter", "channel")
@@ -29,12 +30,29 @@ TENSOR = ("filter", "channel")
 
 @dataclass(frozen=True)
 class Today:
-    """A method: words that the busiest rank receives and bytes that a rank holds; None where it cannot be."""
+    """A method: words that the busiest rank receives and bytes that a rank holds; None where it cannot be.
+
+    ranks: that work in some layer; None where it is not known.
+    """
 
     name: str
     how: str
     words: int | None
     memory_bytes: int | None
+    ranks: int | None = None
+
+    def times(self, plan_words: int | None) -> str:
+        """Words over those of the plan; a dash where there is no such number, or one rank works alone."""
+        if self.words is None or not plan_words or self.ranks == 1:
+            return "-"
+        return f"{self.words / plan_words:.2f}"
+
+
+def idle_ranks(procs: int, used: Collection[int]) -> str:
+    """`7 ranks idle`: of so many processes, where layers use `used` of them; "" where none is idle."""
+    least, most = procs - max(used), procs - min(used)
+    count = f"{most}" if least == most else f"{least} to {most}" if least else f"up to {most}"
+    return f"{count} rank{'s' * (most > 1)} idle" if most else ""
 
 
 def today(plan: Plan) -> list[Today]:
@@ -42,23 +60,29 @@ def today(plan: Plan) -> list[Today]:
 
     A layer without weights (an einsum) has neither DDP nor FSDP2.
     """
-    rows = [Today(THIS, plan.grid.shown(), plan.words["total"], plan.used_bytes)]
+    rows = [_on_grid(THIS, plan, plan.grid, plan.words["total"], plan.used_bytes)]
     if plan.layer.kind != "einsum":
         rows += [_ddp(plan), _fsdp(plan)]
     found = {each.name: each for each in compare(plan)}
     tensor = min((found[name] for name in TENSOR), key=lambda each: _order(each))
-    return [*rows, _named("tensor", tensor), _named("spatial", found["spatial"])]
+    return [*rows, _named("tensor", plan, tensor), _named("spatial", plan, found["spatial"])]
 
 
 def _order(each: Alternative) -> tuple[bool, float]:
     return each.words is None, each.words or 0
 
 
-def _named(name: str, each: Alternative) -> Today:
+def _named(name: str, plan: Plan, each: Alternative) -> Today:
     if each.words is None or each.grid is None:
         return Today(name, each.why, None, None)
-    how = ", ".join(filter(None, [each.grid.shown(), each.why]))
-    return Today(name, how, each.words, each.used_bytes)
+    return _on_grid(name, plan, each.grid, each.words, each.used_bytes, each.why)
+
+
+def _on_grid(
+    name: str, plan: Plan, grid: PerAxis, words: int, memory_bytes: int | None, why: str = ""
+) -> Today:
+    how = ", ".join(filter(None, [grid.shown(), idle_ranks(plan.procs, [grid.size]), why]))
+    return Today(name, how, words, memory_bytes, grid.size)
 
 
 # -- data parallelism -------------------------------------------------------------------------------------
@@ -78,7 +102,7 @@ class _Samples:
     @property
     def how(self) -> str:
         """The cut, and how many ranks it leaves idle."""
-        return f"b={self.ranks}" + (f", {self.idle} ranks idle" if self.idle else "")
+        return ", ".join(filter(None, [f"b={self.ranks}", idle_ranks(self.ranks + self.idle, [self.ranks])]))
 
 
 def _samples(plan: Plan) -> _Samples:
@@ -98,7 +122,7 @@ def _ddp(plan: Plan) -> Today:
     learns = plan.pass_ in ("training", "backward-filter")
     words = 2 * (of.weights - of.shard) if learns else 0
     held = of.weights * (2 if plan.pass_ == "training" else 1) + of.maps
-    return Today("DDP", f"{of.how}, whole weights", words, held * plan.nest.word_bytes)
+    return Today("DDP", f"{of.how}, whole weights", words, held * plan.nest.word_bytes, of.ranks)
 
 
 def _fsdp(plan: Plan) -> Today:
@@ -107,4 +131,4 @@ def _fsdp(plan: Plan) -> Today:
     shards = of.shard * (2 if plan.pass_ == "training" else 1)
     whole = of.weights * (2 if plan.pass_ == "training" else 1)  # gathered, and gradients before their sum
     held = (shards + whole + of.maps) * plan.nest.word_bytes
-    return Today("FSDP2", f"{of.how}, weights in shards", moves * (of.weights - of.shard), held)
+    return Today("FSDP2", f"{of.how}, weights in shards", moves * (of.weights - of.shard), held, of.ranks)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from synth.analysis.today import TENSOR, Today
+from synth.analysis.today import TENSOR, Today, idle_ranks
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import PerAxis
@@ -38,7 +38,8 @@ def today(plan: NetworkPlan) -> list[Today]:
     Memory is what the rank that holds most has in a step, without optimizer state: `NetworkPlan.held_bytes`.
     """
     found = {each.name: each for each in plan.single_strategies}
-    rows = [Today(THIS, "by layer", plan.received.words, plan.held_bytes), *_data_parallel(plan)]
+    how, ranks = _used(plan, "by layer", plan.placed_grids)
+    rows = [Today(THIS, how, plan.received.words, plan.held_bytes, ranks), *_data_parallel(plan)]
     if not found:
         return rows
     tensor = [_of_single(plan, found[name]) for name in TENSOR]
@@ -60,13 +61,21 @@ def today_text(plan: NetworkPlan) -> str:
     for each in today(plan):
         known = each.words is not None and each.memory_bytes is not None
         words = show_words(each.words or 0) if known else "-"
-        times = f"{(each.words or 0) / mine:.2f}" if known and mine else "-"
+        times = each.times(mine) if known else "-"
         held = show_bytes(each.memory_bytes or 0) if known else "-"
         rows.append([each.name, words, times, held, each.how])
     said = (
         "words that a process receives in a step, and memory that it holds without optimizer state, at most"
     )
     return "\n".join([*table(rows, right=[1, 2, 3]), said]) + "\n"
+
+
+def _used(plan: NetworkPlan, how: str, grids: Sequence[PlacedGrid]) -> tuple[str, int]:
+    """How layers are cut, with the ranks that are idle, and how many ranks work in some layer."""
+    used = {placed.grid.size for placed in grids}
+    idle = idle_ranks(plan.request.procs, used)
+    how = "one rank alone" if idle and max(used) == 1 else how
+    return ", ".join(filter(None, [how, idle])), max(used)
 
 
 # -- data parallelism -------------------------------------------------------------------------------------
@@ -77,7 +86,8 @@ def _data_parallel(plan: NetworkPlan) -> list[Today]:
     ranks = min(request.procs, samples)
     weights = plan.network.parameters
     moved = weights - -(-weights // ranks)
-    idle = f", {request.procs - ranks} ranks idle" if ranks < request.procs else ""
+    idle = idle_ranks(request.procs, [ranks])
+    idle = f", {idle}" if idle else ""
     asked = replace(
         request,
         procs=ranks,
@@ -97,12 +107,19 @@ def _data_parallel(plan: NetworkPlan) -> list[Today]:
         plan, replace(asked, resident_weights=False, saves=request.saves - {"Ker"}), grids, whole=False
     )
     return [
-        Today("DDP", f"b={ranks}, whole weights{idle}", 2 * moved * request.training, whole.held_bytes),
+        Today(
+            "DDP",
+            f"b={ranks}, whole weights{idle}",
+            2 * moved * request.training,
+            whole.held_bytes,
+            ranks,
+        ),
         Today(
             "FSDP2",
             f"b={ranks}, weights in shards{idle}",
             (3 if request.training else 1) * moved,
             shards.held_bytes,
+            ranks,
         ),
     ]
 
@@ -127,7 +144,8 @@ def _of_single(plan: NetworkPlan, single: SingleStrategy) -> Today:
         words = own + sum(made.words_beside.values())
     how = f"{single.name}s" if single.name in TENSOR else "rows"
     how += f"; {other} of {count} layers cut otherwise" if other else ""
-    return Today(single.name, how, words, made.held_bytes)
+    how, ranks = _used(plan, how, single.placed_grids)
+    return Today(single.name, how, words, made.held_bytes, ranks)
 
 
 def laid_out(

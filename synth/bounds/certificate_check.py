@@ -218,7 +218,10 @@ def check(data: dict[str, Any]) -> list[str]:
         must(equal, f"{key} are {data[key]}, but the layer has {found}")
     must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
     sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
-    lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
+    lines = [
+        f"1  {sizes}; F = {work} multiply-adds, padding left out, P = {procs}, "
+        f"at most {most_work} in each process"
+    ]
 
     needed = {(outputs, len(taps)) for dim in dims for outputs, taps in classes(dim)}
     weights = _weights(data["constants"], needed, lines)

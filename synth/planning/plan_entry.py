@@ -132,6 +132,13 @@ def plan_file_schema() -> dict[str, Any]:
     entry = made["$defs"].pop("PlanEntry")
     axes = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
     words = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+    made["$defs"]["BalanceEntry"]["properties"] |= {
+        name: {"type": types, "minimum": 1, "description": f"loop points, without taps, {of}"}
+        for name, types, of in (
+            ("work", "integer", "of the busiest process; padding counted"),
+            ("least_work", ["integer", "null"], "that the busiest process has at least"),
+        )
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "synth plan file of a layer",
@@ -146,6 +153,11 @@ def plan_file_schema() -> dict[str, Any]:
             "work": {**axes, "description": "largest block of work, per axis"},
             "tile": {**axes, "description": "largest tile, per axis"},
             "words": {**words, "description": "the most words that any process receives, by tensor"},
+            "assumptions": {
+                "type": "object",
+                "description": "of the bounds; most_work: multiply-adds of the busiest process, "
+                "padding left out",
+            },
             "bounds": {"type": "object", "description": "lower bounds in words, and words / bound"},
         },
         "required": ["schema", "name", "problem", *entry["required"]],

@@ -217,9 +217,9 @@ def _bound(plan: Plan) -> Section:
     return Section(
         "The lower bound",
         [
-            f"Processes that do at most {show_words(bound.most_work)} multiply-adds each touch X_O, X_I, X_K "
-            "words in all with X_O*X_I*X_K >= V, and every tensor is touched whole; the least sum is, per "
-            f"process, at {accessed}.",
+            f"Processes that each do at most {show_words(bound.most_work)} multiply-adds on real input touch "
+            "X_O, X_I, X_K words in all with X_O*X_I*X_K >= V, and every tensor is touched whole; the least "
+            f"sum is, per process, at {accessed}.",
             f"Less the {bound.resident:.1f} words that it owns, a process receives at least "
             f"{bound.words:.1f} words on average ({segments}); {ratio}.",
             f"Assumed: {'; '.join(plan.assumptions)}.",

@@ -73,7 +73,8 @@ def decided(plan: Plan) -> list[str]:
     grids = "grids that cut output rows" if plan.turned else "any grid"
     least = f", {plan.load / plan.least_work:.3f} times the least of {grids}" if plan.least_work else ""
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
-    work = f"{show_words(adds)} multiply-adds{least}"
+    padding = ", padding counted" if plan.nest.real_work < plan.nest.work else ""
+    work = f"{show_words(adds)} multiply-adds{padding}{least}"
     remarks = ["", f"kernel {kernel}, not split", RANKS if plan.order == ROW_MAJOR else "", work, panels]
     rows = [[*row, remark] for row, remark in zip(axes_table(plan), remarks, strict=True)]
     return table(rows, right=range(1, len(rows[0]) - 1))

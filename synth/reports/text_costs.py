@@ -87,10 +87,14 @@ def surface(plan: Plan) -> list[str]:
 
 
 def loads(plan: Plan) -> list[str]:
-    """The work of a process that the bound assumes, and the bound for equal work."""
+    """The work of a process that the bound assumes, and the bound for equal work.
+
+    Bounds leave out multiply-adds on padding, which the work of the table of axes counts.
+    """
     most, fair = plan.bound, plan.fair_bound
     each = " and pass" if plan.pass_ == "training" else ""
-    here = f"at this load: at most {show_words(most.most_work)} multiply-adds in a process{each}"
+    padding = ", padding left out" if plan.nest.real_work < plan.nest.work else ""
+    here = f"at this load: at most {show_words(most.most_work)} multiply-adds in a process{each}{padding}"
     if fair.most_work == most.most_work:
         return [f"{here} (fair)"]
     total = plan.words["total"]

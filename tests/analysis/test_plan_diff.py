@@ -40,6 +40,8 @@ def test_layers() -> None:
         other.words["total"] / one.words["total"]
     )
     assert "grid      b=8 x c=2 x k=4  b=16 x k=4" in str(found)
+    assert numbers(found)["multiply-adds"] == (one.bound.most_work, other.bound.most_work)
+    assert "\nmultiply-adds, padding left out  " in str(found)
     assert {row["what"] for row in found.records()} >= {"grid", "memory"}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import synth
-from synth.analysis.today import Today, today
+from synth.analysis.today import Today, idle_ranks, today
 from synth.analysis.today_network import laid_out, today_text, with_today
 from synth.analysis.today_network import today as today_of_network
 from synth.cli.main import main
@@ -67,6 +68,7 @@ def test_no_rank_without_a_sample() -> None:
     found = {each.name: each for each in today(synth.plan(CONV, 64))}
     assert found["DDP"].how == "b=32, 32 ranks idle, whole weights"
     assert found["DDP"].words == 0
+    assert found["DDP"].ranks == 32
     assert found["tensor"].words == min(
         each.words or math.inf for each in compare(synth.plan(CONV, 64)) if each.name in ("filter", "channel")
     )
@@ -171,3 +173,46 @@ def test_the_rows_are_in_the_file_the_text_and_the_report(tmp_path: Path) -> Non
     data["today"][0]["words"] += 1
     with pytest.raises(synth.InputError, match=r"edited|today"):
         parse_network_plan(json.dumps(data), "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        ([8], ""),
+        ([7], "1 rank idle"),
+        ([1, 1], "7 ranks idle"),
+        ([2, 4], "4 to 6 ranks idle"),
+        ([8, 2, 4], "up to 6 ranks idle"),
+    ],
+)
+def test_ranks_that_are_idle_in_all_layers_or_in_some(used: list[int], said: str) -> None:
+    assert idle_ranks(8, used) == said
+
+
+ONE_SAMPLE = NETWORK.replace("[8, 4, 16, 16]", "[1, 4, 16, 16]")
+
+
+def test_a_rank_that_works_alone_has_no_ratio() -> None:
+    """One sample: DDP uses one rank, and for time so does the plan of so small a network."""
+    network = parse_network(ONE_SAMPLE, "one.yaml")
+    plan = plan_network(network, NetworkRequest(2, training=True))
+    found, mine = of_network(plan), plan.received.words
+    assert found["DDP"].how == "b=1, whole weights, 1 rank idle"
+    assert [found[name].ranks for name in ("this plan", "DDP", "FSDP2")] == [2, 1, 1]
+    assert [found[name].times(mine) for name in ("this plan", "DDP", "FSDP2")] == ["1.00", "-", "-"]
+    text = today_text(plan)
+    assert re.search(r"^DDP +0 +- .* 1 rank idle$", text, re.MULTILINE)
+    page = html_network(json.loads(json.dumps(with_today(plan))))
+    assert '>DDP</th><td class="num">0</td><td class="num">-</td>' in page
+    fast = plan_network(
+        network, replace(plan.request, procs=8, objective="time", machine=load_machine("lassen"))
+    )
+    found = of_network(fast)
+    assert {found[name].how for name in ("this plan", "tensor")} == {"one rank alone, 7 ranks idle"}
+    assert found["tensor"].ranks == 1
+
+
+def test_a_method_without_words_on_several_ranks_has_a_ratio() -> None:
+    found = of_network(planned(4, training=False))
+    assert found["DDP"].words == 0
+    assert found["DDP"].times(100) == "0.00"

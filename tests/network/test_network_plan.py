@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,23 @@ def test_a_plan_prints_as_a_summary_and_reports_in_full() -> None:
         node.name for node in plan.network.planned
     ]
     assert sum("proven gap" in line for line in lines) == 1
+    assert "optimal among the options that were looked at, by " in "\n".join(lines)
+
+
+def test_what_is_proven_of_the_options_and_of_the_family() -> None:
+    plan = plan_network(parse_network(SMALL, "small.yaml"), NetworkRequest(4))
+    cost = plan.show_cost(plan.cost)
+    best, above, mip = (
+        replace(plan, lower_bound=plan.cost),
+        replace(plan, lower_bound=plan.cost / 1.25),
+        replace(plan, solution=replace(plan.solution, bound=plan.cost * 0.9)),
+    )
+    assert f"over the whole family: no plan costs less than {cost}, which this one costs" in synth.report(
+        best
+    )
+    assert "; this one is at most 25.0% above the best\n" in synth.report(above)
+    assert "\namong the options that were looked at, by " in synth.report(mip)
+    assert "proven gap 10.00%" in synth.report(mip)
 
 
 def test_training_counts_three_passes() -> None:

@@ -47,7 +47,7 @@ def test_the_table_of_decisions() -> None:
     assert re.sub(" +", " ", table).splitlines()[1:4] == [
         "extent N 32 14 14 256 256 kernel 3x3, not split",
         "grid P 8 1 1 2 4 ranks are row-major, the last axis varies fastest",
-        "work W 4 14 14 128 64 57 802 752 multiply-adds, 1.000 times the least of any grid",
+        "work W 4 14 14 128 64 57 802 752 multiply-adds, padding counted, 1.000 times the least of any grid",
     ]
 
 
@@ -122,3 +122,15 @@ def test_where_the_closed_form_comes_from() -> None:
         in report(made)
     )
     assert "accessed words (owned ones count, too)" in report(made)
+
+
+def test_multiply_adds_say_whether_those_on_padding_count() -> None:
+    made = plan(Layer.conv2d([8, 64, 28, 28], 128, 3, stride=2, padding=1), 8)
+    text = re.sub(r"\s+", " ", report(made))
+    assert f"{show_words(made.load * 9)} multiply-adds, padding counted," in text
+    assert f"at most {show_words(made.bound.most_work)} multiply-adds in a process, padding left out" in text
+    assert made.load * 9 > made.bound.most_work
+    bare = report(plan(Layer.conv2d([8, 64, 28, 28], 128, 3), 8))
+    assert "multiply-adds" in bare
+    assert "padding counted" not in bare
+    assert "padding left out" not in bare

@@ -131,6 +131,7 @@ class TodayRow(Row):
     how: str
     words: Count | None
     memory_bytes: Count | None
+    ranks: Annotated[Count | None, Meta(description="that work in some layer")] = None
 
 
 class NetworkPlanEntry(Row, kw_only=True, rename={"pass_": "pass"}):

@@ -9,7 +9,10 @@ from synth.network.plan.plan import NetworkPlan, incoming
 from synth.network.plan.recomputation import recomputing_assumptions, recomputing_words
 from synth.network.plan.universal import assumptions, universal_words
 from synth.network.request import NetworkRequest
+from synth.network.solve import Solution
 from synth.network.step_time.calls import call_lines
+
+SHOWN_GAP = 5e-5  # smaller gaps are printed as 0.00%
 
 
 def report(plan: NetworkPlan) -> str:
@@ -108,7 +111,6 @@ def layers(plan: NetworkPlan) -> list[str]:
 
 def totals(plan: NetworkPlan) -> list[str]:
     """Sums, free redistributions, memory, and what is proven."""
-    solution = plan.solution
     resident_bytes = plan.resident_words * plan.word_bytes
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
@@ -125,19 +127,31 @@ def totals(plan: NetworkPlan) -> list[str]:
         f"memory of layers, one by one, at most: {show_bytes(plan.used_bytes)}, of which "
         f"{show_bytes(resident_bytes)} are always resident",
         *step_of_model(plan),
-        f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
+        choice(plan.solution),
         *family(plan),
         *(recomputing(plan) if plan.margins else universal(plan)),
     ]
 
 
+def choice(solution: Solution) -> str:
+    """What the solver proves of the options that it chose from."""
+    optimal = "optimal " if solution.gap < SHOWN_GAP else ""
+    among = f"{optimal}among the options that were looked at, by {solution.method}"
+    return f"{among}: proven gap {solution.gap:.2%}"
+
+
 def family(plan: NetworkPlan) -> list[str]:
     """What no plan of the family goes below; margins are no part of it."""
-    above = f", at most {plan.cost / plan.lower_bound - 1:.1%} above" if plan.lower_bound else ""
-    if plan.lower_bound and plan.cost <= plan.lower_bound * (1 + 1e-9):
-        above = ", which this plan costs"
-    least = f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}"
-    return [f"without margins, {least}" if plan.margins else f"{least}{above}"]
+    least = f"no plan costs less than {plan.show_cost(plan.lower_bound)}"
+    if plan.margins:
+        return [f"over the whole family without margins: {least}"]
+    above = ""
+    if plan.lower_bound:
+        more = plan.cost / plan.lower_bound - 1
+        above = (
+            ", which this one costs" if more <= 1e-9 else f"; this one is at most {more:.1%} above the best"
+        )
+    return [f"over the whole family: {least}{above}"]
 
 
 def universal(plan: NetworkPlan) -> list[str]:

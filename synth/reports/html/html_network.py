@@ -85,7 +85,6 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
     moved = sum(edge["cost"] for edge in data["redistributions"])
     free = sum(edge["words"] == 0 for edge in data["redistributions"])
     size, ratio = data["word_bytes"], data["ratio"]
-    over = f"{data['cost'] / data['lower_bound'] - 1:.1%}" if data["lower_bound"] else "-"
     in_words = data["objective"] == "words"
 
     def beside(cost: float) -> str:
@@ -111,13 +110,20 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{beside(moved)}{free} of {len(data['redistributions'])} edges move nothing",
         ),
         _memory_tile(data, show_bytes(data["memory_words"] * size)),
-        (f"{data['gap']:.2%}", "proven gap", f"among the options; at most {over} above any plan"),
+        (f"{data['gap']:.2%}", "proven gap", f"among the options that were looked at{_family(data)}"),
         (
             "-" if ratio is None else f"{ratio:.3f}",
             "of the best single strategy",
             f"which is {data['best_single']}" if data["best_single"] else "none can be used everywhere",
         ),
     ]
+
+
+def _family(data: dict[str, Any]) -> str:
+    """How far the plan may be from the best of the family, which has no margins."""
+    if data.get("margins") or not data["lower_bound"]:
+        return ""
+    return f"; at most {data['cost'] / data['lower_bound'] - 1:.1%} above any plan of the family"
 
 
 def _memory_tile(data: dict[str, Any], layers: str) -> tuple[str, str, str]:

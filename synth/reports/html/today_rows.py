@@ -18,7 +18,7 @@ def today_rows(rows: Sequence[Today]) -> list[dict[str, Any]]:
             "name": each.name,
             "how": each.how,
             "words": "-" if each.words is None else show_words(each.words),
-            "times": "-" if each.words is None or not total else f"{each.words / total:.2f}",
+            "times": each.times(total),
             "memory": "-" if each.memory_bytes is None else show_bytes(each.memory_bytes),
             "percent": round(100 * (each.words or 0) / most, 2),
         }
