@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -51,7 +52,71 @@ def test_csv_has_the_numbers_of_json(study: Study) -> None:
         assert int(row["procs"]) == point["procs"]
         assert float(row["received.bound"]) == point["received"]["bound"]
         plan = point["received"]["plan"]
-        assert row.get("received.plan.words", "") == ("" if plan is None else str(plan["words"]))
+        assert row["received.plan.words"] == ("" if plan is None else str(plan["words"]))
+        gap = point["received"]["gap"]
+        assert row["received.gap.integer"] == ("" if gap is None else str(gap["integer"]))
+        if row["received.gap.integer_percent"]:
+            percent = 100 * gap["integer"] / point["received"]["bound"]
+            assert float(row["received.gap.integer_percent"]) == pytest.approx(percent)
+
+
+def heads(text: str) -> list[list[str]]:
+    """The heads of both tables."""
+    lines = [line for line in text.splitlines() if re.match(r" *P  ", line)]
+    return [re.split(r" {2,}", line.strip()) for line in lines]
+
+
+def test_the_columns_of_csv_are_those_of_any_study(study: Study) -> None:
+    dilated = load_layer("examples/conv1d.yaml")
+    plans = Sweep(dilated.nest, SweepOptions(relaxations=False)).points([64], [2**20, None])
+    found = Study.of(dilated, plans)
+    bounds_only = Study.of(LAYER, Sweep(LAYER.nest, SweepOptions(False, False)).points([4], [None]))
+    (head, *_), *others = (each.to_csv().splitlines() for each in (study, found, bounds_only))
+    assert [each[0] for each in others] == [head, head]
+    assert len(set(head.split(","))) == len(head.split(","))
+    assert plans[0].received.plan is not None
+    assert plans[0].received.plan.classes == (("w", 8),)
+    assert found.records()[0]["received.plan.classes"] == "w=8"
+
+
+def test_a_column_has_a_name_of_its_own_and_a_number_at_some_point(study: Study) -> None:
+    for head in heads(str(study)):
+        assert len(set(head)) == len(head)
+    first, second = heads(str(study))
+    assert {"plan regime", "integer gap", "halo gap", "bound gap"} <= set(first)
+    assert {"Table 1 corrected", "Table 2 corrected"} <= set(second)
+    text = str(Study.of(LAYER, Sweep(LAYER.nest, SweepOptions(False, False)).points([1, 4], [None])))
+    assert heads(text) == [
+        ["P", "bound", "n", "regime"],
+        [
+            "P",
+            "bound",
+            *(f"Table {i} {what}" for i in (1, 2) for what in ("printed", "corrected")),
+            "Eq. 4",
+            "case",
+        ],
+    ]
+    assert "n: segments" in text
+    assert "plan beside the bound" not in text
+    assert "no process does more than an equal part" in text
+
+
+def test_a_closed_form_below_the_bound_is_explained() -> None:
+    """On one process all words of the tensors are accessed: so says Eq. 4, and so do not the tables."""
+    padded = Layer.conv2d((8, 64, 28, 28), 128, 3, stride=2, padding=1)
+    (point,) = Sweep(padded.nest, SweepOptions(False, False)).points([1], [None])
+    accessed = point.accessed
+    assert accessed.bound == pytest.approx(padded.nest.total_words)
+    assert accessed.closed_form is not None
+    assert accessed.table1_corrected[1] < accessed.bound == pytest.approx(accessed.closed_form[1])
+    text = str(Study.of(padded, [point]))
+    assert "the tables allow tiles that are longer than a loop, T > N" in text
+    assert "halos of In" not in text
+    bare = Layer.conv2d((8, 64, 28, 28), 128, 7)
+    text = str(Study.of(bare, Sweep(bare.nest, SweepOptions(False, False)).points([1], [None])))
+    assert "Eq. 4 less than the bound: it leaves out halos of In" in text
+    wide = str(Study.of(LAYER, Sweep(LAYER.nest, SweepOptions(False, False)).points([64], [None])))
+    assert "less than the bound" not in wide
 
 
 def test_no_plan_is_a_dash_not_a_number(study: Study) -> None:
