@@ -27,6 +27,7 @@ from synth.planning.plan_json import SCHEMA, exact_json
 MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
 REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
 EDITED = f"{REMEDY}, or plan from what you edited with `synth plan --from`"
+CHOSEN_ANEW = {"passes", "memory", "balance", "algorithm"}  # fields that `synth plan --from` can do without
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -51,7 +52,8 @@ def parse_plan(text: str, name: str) -> Plan:
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
     data.setdefault("order", list(ROW_MAJOR))  # missing in files of earlier versions
-    with said_of(name, InputError, f"; {REMEDY}"):
+    remedy = REMEDY if data.keys() >= CHOSEN_ANEW else EDITED
+    with said_of(name, InputError, f"; {remedy}"):
         plan = _decisions(data, layer)
     _require_none(decision_faults(plan), name)
     for key, derived in exact_json(plan).items():

@@ -17,7 +17,7 @@ from synth.bounds.universal import universal_bound
 from synth.layer.axes import TENSORS
 from synth.planning.comparison import THIS, by_words, compared
 from synth.planning.plan import Plan
-from synth.reports.plot_frame import BLUE, GREEN, GREY, OF_TENSOR, ORANGE, PURPLE, RED, SKY, framed
+from synth.reports.plot_frame import BLUE, GREEN, GREY, OF_TENSOR, ORANGE, PURPLE, RED, SKY, framed, titled
 from synth.reports.plot_grid import grid_figure
 from synth.reports.text_costs import memory_stages
 
@@ -77,7 +77,7 @@ def sweep_figure(study: Study) -> Any:
     axes.set_yscale("log")
     axes.set_xlabel("memory per process (bytes)" if along_memory else "processes P")
     axes.set_ylabel("received words per process")
-    axes.set_title(f"{study.layer.name}: {study.layer}", fontsize=9, loc="left")
+    titled(axes, f"{study.layer.name}: {study.layer}")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -137,10 +137,8 @@ def plan_figure(plan: Plan, picture: str) -> Any:
     return views[picture](plan)
 
 
-def _title(axes: Any, plan: Plan, text: str, pad: float = 6) -> None:
-    axes.set_title(
-        f"{plan.layer.name}, {plan.pass_}, P = {plan.procs}: {text}", fontsize=9, loc="left", pad=pad
-    )
+def _title(axes: Any, plan: Plan, text: str, pad: float = 6, inches: float = 5.0) -> None:
+    titled(axes, f"{plan.layer.name}, {plan.pass_}, P = {plan.procs}: {text}", pad, inches)
 
 
 def _words(plan: Plan) -> Any:
@@ -221,7 +219,7 @@ def _strategies(plan: Plan) -> Any:
         "received words per process, log scale\n"
         "| lower bound at the load of the strategy; hollow: breaks work balance or memory"
     )
-    _title(axes, plan, "named strategies", pad=18)
+    _title(axes, plan, "named strategies", pad=18, inches=4.5)
     return figure
 
 

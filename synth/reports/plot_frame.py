@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from synth.base.extras import extra_needed
@@ -11,6 +12,19 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7f7f7f",
 )  # fmt: skip
 OF_TENSOR = {"In": BLUE, "Ker": ORANGE, "Out": GREEN}
+
+
+POINTS, PER_INCH = 9, 14  # the size of titles, and how many of their letters an inch holds
+
+
+def titled(axes: Any, text: str, pad: float = 6, inches: float = 5.0) -> None:
+    """A title at the left, in lines of some inches."""
+    axes.set_title(lines_of(text, inches), fontsize=POINTS, loc="left", pad=pad)
+
+
+def lines_of(text: str, inches: float) -> str:
+    """A title, broken where its lines would be longer."""
+    return textwrap.fill(text, int(PER_INCH * inches))
 
 
 @extra_needed()

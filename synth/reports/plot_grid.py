@@ -11,7 +11,7 @@ import numpy as np
 from synth.layer.axes import AXES, TENSORS, PerAxis, Tensor
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan
-from synth.reports.plot_frame import OF_TENSOR, side_by_side
+from synth.reports.plot_frame import OF_TENSOR, POINTS, lines_of, side_by_side
 
 LABELLED = 256  # cells up to which ranks are written
 
@@ -32,7 +32,8 @@ def grid_figure(plan: Plan) -> Any:
         down, right = "", f"{_split(plan, AXES) or 'one process'}, line by line"
     count = max(1, len(shared))
     wide = max(3.6, min(10.0, 0.5 + 0.36 * columns)) * count
-    figure, panels = side_by_side(count, max(5.6, wide), min(7.0, 1.3 + 0.3 * rows))
+    inches = max(5.6, wide)
+    figure, panels = side_by_side(count, inches, min(7.0, 1.3 + 0.3 * rows))
     shown: list[Tensor | None] = [*shared] or [None]
     for axes, tensor in zip(panels, shown, strict=True):
         _cells(axes, plan, tensor, (rows, columns))
@@ -41,7 +42,7 @@ def grid_figure(plan: Plan) -> Any:
     panels[0].set_ylabel(down, fontsize=8)
     what = "one colour shares a slice; outlined: with rank 0" if shared else "no two ranks share a slice"
     title = f"{plan.layer.name}, P = {plan.procs}, grid {plan.grid.shown()}: {what}"
-    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    figure.suptitle(lines_of(title, inches), fontsize=POINTS, x=0.01, ha="left")
     return figure
 
 

@@ -154,7 +154,8 @@ def test_emit_writes_program_and_batch_script(tmp_path: Path) -> None:
     assert "--ntasks-per-node=8" in script.read_text()
     assert str(tmp_path) not in script.read_text()
     compile(program.read_text(), "conv.py", "exec")
-    assert main(["emit", layer, "--procs", "4", "--sbatch", str(script), "--ranks-per-node", "0"]) == 2
+    wrong = ["--sbatch", str(script), "-o", str(program), "--ranks-per-node", "0"]
+    assert main(["emit", layer, "--procs", "4", *wrong]) == 2
 
 
 def test_the_version(capsys: Captured) -> None:

@@ -120,3 +120,31 @@ def test_lean_names_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "plan the layer in float32, or leave out --lean" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--walltime", "01:00:00"], "--walltime 01:00:00 is for the script of SLURM; add --sbatch FILE"),
+        (["--ranks-per-node", "0"], "--ranks-per-node 0 is for the script of SLURM; add --sbatch FILE"),
+        (["--sbatch", "job.sbatch"], "--sbatch job.sbatch starts the file of the program; name that file"),
+    ],
+)
+def test_a_script_has_its_program_and_its_options_have_a_script(
+    capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    assert main(["emit", "small.yaml", "--procs", "4", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"synth: {said}")
+    assert err.count("\n") == 1
+    assert not Path("job.sbatch").exists()
+
+
+def test_help_says_what_options_need(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["emit", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "needs --pass training" in text
+    assert "(default 00:10:00, ten minutes)" in text
+    assert "write an sbatch file for SLURM, too; needs -o" in text

@@ -23,7 +23,7 @@ from synth.layer.passes import TASKS
 from synth.network.plan import plan_json as network_plan_file
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
-from synth.planning.plan_file import REMEDY, parse_plan, read_plan
+from synth.planning.plan_file import EDITED, REMEDY, parse_plan, read_plan
 from synth.search.strategies import STRATEGIES
 
 NAMED = [strategy.name for strategy in STRATEGIES]
@@ -180,6 +180,8 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (setting("algorithm", to="4D"), "algorithm: invalid enum value '4D'"),
     (setting("algorithm", to="3D" if PLAN.algorithm == "2D" else "2D"), "algorithm is "),
     (lambda data: data.pop("algorithm"), "object missing required field `algorithm`"),
+    (lambda data: data.pop("passes"), f"object missing required field `passes`; {EDITED}"),
+    (lambda data: data.pop("grid"), f"object missing required field `grid`; {REMEDY}"),
     (setting("problem", to=None), "problem is not an object"),
     (setting("problem", "groups", to=4), "problem.groups: groups 4 does not divide the 6 input channels"),
     (setting("problem", "extents", "b", to=5), "problem.extents is "),

@@ -11,6 +11,7 @@ from synth.analysis.sweep import Sweep, SweepOptions
 from synth.analysis.sweep_table import Study
 from synth.base.errors import UsageError
 from synth.cli.plans.plot import PICTURES
+from synth.layer.layer import Layer
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.reports.plot import draw, picture_format, plan_figure, sweep_figure
@@ -90,3 +91,19 @@ def test_the_bound_over_memory_is_smooth_and_below_the_table(plan: Plan) -> None
     for point in points:
         assert point.limit_bytes is not None
         assert drawn[point.limit_bytes] <= point.received.bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["down", "a layer with a long name that says where it stands"])
+def test_no_title_is_cut_off(name: str) -> None:
+    """Wide labels of ticks leave little room; the title has as many lines as it needs."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    layer = Layer.conv2d((8, 64, 28, 28), 128, 3, stride=2, padding=1, name=name)
+    points = Sweep(layer.nest, SweepOptions(relaxations=False)).points([4], [2**19, 2**20])
+    made = plan_layer(layer, 8)
+    for figure in (sweep_figure(Study.of(layer, points)), plan_figure(made, "strategies")):
+        FigureCanvasAgg(figure).draw()
+        (axes,) = figure.axes
+        right = axes._left_title.get_window_extent().x1
+        assert "float32" in axes.get_title(loc="left") or "strategies" in axes.get_title(loc="left")
+        assert right <= figure.bbox.x1

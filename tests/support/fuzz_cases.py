@@ -299,7 +299,7 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
         st.sampled_from(
             [
                 ["emit", "--plan", "p.json"],
-                ["emit", "--plan", "p.json", "--standalone", "--sbatch", "job.sbatch"],
+                ["emit", "--plan", "p.json", "--standalone", "--sbatch", "job.sbatch", "-o", "x.py"],
                 ["emit", "p.json", "--module"],
                 ["simulate", "p.json", "--count"],
                 ["report", "p.json"],

@@ -16,6 +16,8 @@ from synth.cli.parser import declare
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
 
+RANKS_PER_NODE, WALLTIME = 8, "00:10:00"
+
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
@@ -35,12 +37,20 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="a short program to copy from: torch alone, each move one all-to-all, no time-outs of its own",
     )
-    command.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
-    command.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
     command.add_argument(
-        "--ranks-per-node", type=int, default=8, metavar="N", help="for --sbatch (default 8)"
+        "--module",
+        action="store_true",
+        help="a torch.nn.Module instead of a command line; needs --pass training, or a plan of it",
     )
-    command.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
+    command.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too; needs -o")
+    command.add_argument(
+        "--ranks-per-node", type=int, metavar="N", help="for --sbatch: ranks on a node (default 8)"
+    )
+    command.add_argument(
+        "--walltime",
+        metavar="HH:MM:SS",
+        help="for --sbatch: the time limit of the job, as SLURM writes it (default 00:10:00, ten minutes)",
+    )
     command.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
 
 
@@ -48,12 +58,14 @@ def run(args: argparse.Namespace) -> int:
     """Writes the program, and the sbatch file with `--sbatch`."""
     if args.lean:
         _require_lean_alone(args)
+    _require_sbatch(args)
     text = _text(args, plan := plan_of(args))
     if args.sbatch:
         from synth.codegen.sbatch import render_sbatch
 
-        program = os.path.basename(args.output or "program.py")  # the script stands beside the program
-        script = render_sbatch(plan, program, args.ranks_per_node, args.walltime)
+        program = os.path.basename(args.output)  # the script stands beside the program
+        per_node = RANKS_PER_NODE if args.ranks_per_node is None else args.ranks_per_node
+        script = render_sbatch(plan, program, per_node, WALLTIME if args.walltime is None else args.walltime)
         with staged(args.sbatch, script.encode()):  # both files, or none
             put(text, args.output)
     else:
@@ -82,6 +94,19 @@ def _require_lean_alone(args: argparse.Namespace) -> None:
     ):
         if given:
             raise UsageError(f"a lean program {why}; leave out {flag}, or --lean")
+
+
+def _require_sbatch(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for an option of the script without one, and for a script without its program."""
+    if args.sbatch and not args.output:
+        raise UsageError(
+            f"--sbatch {args.sbatch} starts the file of the program; name that file with -o FILE"
+        )
+    for value, flag in ((args.walltime, "--walltime"), (args.ranks_per_node, "--ranks-per-node")):
+        if value is not None and not args.sbatch:
+            raise UsageError(
+                f"{flag} {value} is for the script of SLURM; add --sbatch FILE, or leave out {flag}"
+            )
 
 
 def command_line(args: argparse.Namespace) -> str:
