@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.exchanges import all_reduced
 from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import in_memory
+from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
 from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import Box, shape, within
@@ -85,6 +86,10 @@ class Border(NamedTuple):
 
 
 NO_BORDER = Border(lambda given: given, lambda given, gradient: gradient)
+
+
+def _not_counted(words: int) -> None:
+    """Where nobody asks."""
 
 
 class MessageSum:
@@ -173,6 +178,7 @@ class Buckets:
     size: bytes after which a bucket is full; 0 for a message per parameter.
     keeps: whether a bucket keeps its memory for the next step, as DDP's does.
     border: what autograd passes there; one node does it for a whole bucket.
+    count: is called with the words that this rank receives in a sum.
 
     Raises `ValueError` for a negative size.
     """
@@ -184,8 +190,9 @@ class Buckets:
         size: int = BYTES,
         keeps: bool = False,
         border: Border = NO_BORDER,
+        count: Count = _not_counted,
     ) -> None:
-        self.keeps, self.border = keeps, border
+        self.keeps, self.border, self.count = keeps, border, count
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
@@ -299,6 +306,10 @@ class Sums:
         self.request = self.bucket.start(given, self.owner.keeps)
         self.owner.messages += 1
         self.owner.words += len(self.request.flat)
+        self.owner.count(sum(self._received(self.shared[key]) for key in named))
+
+    def _received(self, each: Shared) -> int:
+        return all_reduced(each.words, len(each.ranks) * self.owner.replicas)
 
     def finish(self) -> list[torch.Tensor | None]:
         """The sums; zeros where parts wait for a later pass, None for none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -50,12 +51,13 @@ class TrafficCounter:
         phase = self.prefix + phase
         self.enter(f"{tensor}, {phase} step {step}")
 
-        def count(words: int) -> None:
-            key = phase, step, tensor
-            if words:
-                self.steps[key] = self.steps.get(key, 0) + words
+        return partial(self.add, phase, step, tensor)
 
-        return count
+    def add(self, phase: str, step: int, tensor: str, words: int) -> None:
+        """Add received words to one entry."""
+        key = phase, step, tensor
+        if words:
+            self.steps[key] = self.steps.get(key, 0) + words
 
     def count(self, phase: str, tensor: str, words: int, step: int) -> None:
         """Record that a step of a phase starts, and add the words that it receives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -137,6 +138,7 @@ def assembled(
             *(shared, process_groups, parts.bucket_bytes),
             keeps=parts.ahead > 0,
             border=BORDER,
+            count=partial(made.context.traffic.add, "sum", 0, "gradients"),
         ),
         inputs=dict(zip(arguments.names, made.inputs, strict=True)),
         arguments=arguments,

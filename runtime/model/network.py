@@ -558,7 +558,9 @@ class Network(Shown):
         )
 
     def received(self) -> int:
-        """Words that this rank received, between layers and in them."""
+        """Words that this rank received: between layers, in them, and in sums of
+        gradients. The loss, and wholes that the user asks for, do not count.
+        """
         return self._programs.received()
 
     def metrics(self) -> Metrics:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from synth.runtime.comm.exchanges import Exchange, Words, added, times
+from synth.runtime.comm.exchanges import Exchange, Words, added, all_reduced, times
+from synth.runtime.grid.boxes import volume
 from synth.runtime.layers.steps.homes import is_at_home, planned_fetch, planned_words
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region, Schedule
 
 if TYPE_CHECKING:
+    from synth.runtime.grid.ranks import Ranks
+    from synth.runtime.layers.steps.held import Held
     from synth.runtime.model.step_graph import StepGraph
 
 
@@ -22,9 +26,11 @@ class PlannedWords:
 
     calls: call of the model -> by rank, those of the forward pass and those of the
     backward pass. What a checkpoint of the model computes again is in the latter.
+    sums: by rank, those of the sums of gradients that several ranks have parts of.
     """
 
     calls: Mapping[str, tuple[Words, Words]]
+    sums: Words
 
     @cached_property
     def forward(self) -> Words:
@@ -34,7 +40,7 @@ class PlannedWords:
     @cached_property
     def backward(self) -> Words:
         """Of a backward pass, by rank."""
-        return added(backward for _, backward in self.calls.values())
+        return added([self.sums, *(backward for _, backward in self.calls.values())])
 
     @property
     def step(self) -> Words:
@@ -49,6 +55,7 @@ class PlannedWords:
     def __str__(self) -> str:
         """The words of the rank that receives most, and the calls that move most."""
         each = {name: max(added(pair)) for name, pair in self.calls.items()}
+        each["sums of gradients"] = max(self.sums)
         names = sorted(each, key=each.__getitem__, reverse=True)[:5]
         most = ", ".join(f"{name} {each[name]:,}" for name in names if each[name])
         return f"{self.most:,} words received per rank; most in {most or 'no call'}"
@@ -84,7 +91,7 @@ def words_of(
     """
     gradients = _Gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
-    found, rings = {}, _of_rings(graph)
+    found, rings, summed = {}, _of_rings(graph), set[str]()
     for name, sources in graph.calls:
         step, made = graph.steps[name], graph.expressions
         exchanges = list(step.exchanges())
@@ -96,13 +103,34 @@ def words_of(
         gets |= {place.name for key, place in graph.held[name] if key in passing}
         count, size = again.get(name, 0), graph.ranks.size
         words = _words(exchanges, gets, count, size)
+        summed |= passing & graph.homes.keys()
         for node, exchange in rings.get(name, ()):
             back = bool(passing) if node == name else node in gradients.graded
             gives: set[int | str] = {0} if back else set()
             more = _words([exchange], gives, count * (node == name), size)
             words = added((words[0], more[0])), added((words[1], more[1]))
         found[name] = words
-    return PlannedWords(found)
+    nothing = (0,) * graph.ranks.size
+    sums = (summed_words(graph.homes[key], graph.ranks) for key in summed)
+    return PlannedWords(found, added([nothing, *sums]))
+
+
+def summed_words(place: Held, ranks: Ranks) -> Words:
+    """Words that ranks receive as the parts of a parameter's gradient are added up.
+
+    ranks: with their replicas, which average all gradients.
+    """
+    where, replicas = place.partition, ranks.replica_count
+    if where is None or not (place.copies or replicas > 1):
+        return (0,) * ranks.size
+    boxes = where.layout.boxes
+    if place.copies or where.disjoint:
+        alike = Counter(boxes)
+        pairs = [(volume(box), alike[box]) for box in boxes]
+    else:  # those that overlap in part are added up as one
+        holders = sum(volume(box) > 0 for box in boxes)
+        pairs = [(volume(where.frame) * (volume(box) > 0), holders) for box in boxes]
+    return tuple(all_reduced(words, each * replicas) for words, each in pairs)
 
 
 class _Gradients:

@@ -40,6 +40,11 @@ def for_time(request: NetworkRequest, found: dict[str, Any]) -> NetworkRequest:
     return replace(timed, margin=margin_of(machine.errors)) if request.training else timed
 
 
+def for_words(request: NetworkRequest) -> NetworkRequest:
+    """The same request for the fewest words."""
+    return replace(request, objective="words", machine=None, whole_weights=False, margin=0.0)
+
+
 def margin_of(errors: Mapping[str, float]) -> float:
     """What the seconds of a step may err by, as a fraction, from the errors of a machine's numbers.
 

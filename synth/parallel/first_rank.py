@@ -5,16 +5,22 @@ A plan is small beside the work of finding it. So are the texts of its modules.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from synth.base.errors import SynthError
+from synth.base.errors import InfeasibleError, SynthError
+from synth.base.units import show_bytes
 from synth.network.graph import Network
+from synth.network.plan.idle import idle_processes
+from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
+from synth.parallel.fast_plan import for_words
 from synth.parallel.layer_plans import LayerPlans
 from synth.planning.plan import Plan
+from synth.runtime.grid.log import LOG
 
 if TYPE_CHECKING:
     from synth.runtime.grid.ranks import Ranks
@@ -27,7 +33,8 @@ def chosen_by_first(network: Network, request: NetworkRequest, members: Ranks) -
     from synth.codegen.module import expect, module_texts
 
     def make() -> tuple[LayerPlans, dict[Plan, str]]:
-        plans, found = LayerPlans.of(plan_network(network, request)), list[Plan]()
+        planned = plan_told(network, request)
+        plans, found = LayerPlans.of(planned), list[Plan]()
         for node in network.planned:
             if node.weighted and node.layer is not None:
                 with suppress(SynthError):  # raised where the layer is made
@@ -37,6 +44,26 @@ def chosen_by_first(network: Network, request: NetworkRequest, members: Ranks) -
     plans, texts = from_first(make, members.everyone)
     expect(texts)
     return plans
+
+
+def plan_told(network: Network, request: NetworkRequest) -> NetworkPlan:
+    """The plan of a request; one for the fewest words where none for time fits the memory.
+
+    Says so, and whether processes are idle; with the level DEBUG of logging also the summary of the plan.
+    """
+    try:
+        plan = plan_network(network, request)
+    except InfeasibleError:
+        if request.objective != "time" or request.limit_bytes is None:
+            raise
+        plan, limit = plan_network(network, for_words(request)), show_bytes(request.limit_bytes)
+        LOG.info("synth: no plan for time fits %s per process; this one is for the fewest words", limit)
+    timed = plan.request.objective == "time"
+    for line in idle_processes(plan):
+        LOG.info("synth: %s%s", line, '; objective="words" takes all that each layer can use' if timed else "")
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s", plan)
+    return plan
 
 
 def from_first(make: Callable[[], T], ranks: Ranks) -> T:

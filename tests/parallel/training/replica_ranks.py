@@ -141,6 +141,16 @@ def messages(word: str) -> list[tuple[int, int, int]]:
     return found
 
 
+def words(rows: int, word: str) -> tuple[int, int, int]:
+    """Words that this rank has received in a step, those that are planned, and those of sums among them."""
+    torch.manual_seed(0)
+    sizes = sizes_of(word)
+    net = synth.parallelize(Model(*sizes[1:]), sizes.batch, mesh_of(rows), PLANS[4 // rows][word])
+    net(torch.ones(sizes.batch)).square().sum().backward()
+    planned, me = net.planned_words(), net.ranks.me
+    return net.received(), planned.step[me], planned.sums[me]
+
+
 def steps(net: Any, optimizer: Any, first: int, count: int, rows: int, me: int) -> None:
     """Some steps with batches of their own numbers, on replicas or in one process as on all of them."""
     for number in range(first, first + count):

@@ -56,6 +56,15 @@ def test_one_replica_sends_what_none_sends(ranks: RankPool) -> None:
         assert one == none
 
 
+@pytest.mark.parametrize("word", ["samples", "channels", "mixed", "uneven"])
+def test_words_of_sums_are_planned(word: str, ranks: RankPool) -> None:
+    """A bias of each rank, a weight where replicas average it: a reduce-scatter and an all-gather of it."""
+    for rows in (1, 2):
+        for received, planned, sums in ranks.call("words", rows, word):
+            assert received == planned
+            assert sums > 0
+
+
 @pytest.mark.slow
 def test_a_checkpoint_has_each_word_once_and_loads_elsewhere(ranks: RankPool, tmp_path: Path) -> None:
     saved = ranks.call("saves", str(tmp_path))
