@@ -60,7 +60,9 @@ def plan_told(network: Network, request: NetworkRequest) -> NetworkPlan:
         LOG.info("synth: no plan for time fits %s per process; this one is for the fewest words", limit)
     timed = plan.request.objective == "time"
     for line in idle_processes(plan):
-        LOG.info("synth: %s%s", line, '; objective="words" takes all that each layer can use' if timed else "")
+        LOG.info(
+            "synth: %s%s", line, '; objective="words" takes all that each layer can use' if timed else ""
+        )
     if LOG.isEnabledFor(logging.DEBUG):
         LOG.debug("%s", plan)
     return plan

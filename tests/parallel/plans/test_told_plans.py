@@ -1,4 +1,4 @@
-"""What the first rank says of the plan that it made, and what it plans where none for time fits the memory."""
+"""What the first rank says of its plan, and what it plans where none for time fits the memory."""
 
 from __future__ import annotations
 
