@@ -69,7 +69,7 @@ class PrefetchedWeight(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, ker_own: torch.Tensor, prefetch: Prefetch) -> torch.Tensor:
-        """The same values."""
+        """The shard itself; what stands for its gradient until the sums arrive."""
         ctx.prefetch = prefetch
         prefetch.placeholder = ker_own.new_zeros(()).expand(ker_own.shape)
         return ker_own.view_as(ker_own)

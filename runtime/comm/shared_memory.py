@@ -95,7 +95,7 @@ class SharedSum:
         self.told = all_reduce(self.absent, memory.group)
 
     def wait(self) -> None:
-        """Add the terms of all ranks up."""
+        """Wait for the terms of all ranks; `flat` then has the sums, on every rank."""
         memory, flat, words = self.memory, self.flat, len(self.flat)
         with waiting("wait for sums of gradients"):
             self.told.wait()

@@ -172,7 +172,7 @@ def _derivative(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
 
 
 def register() -> None:
-    """Make the operators, once in a process."""
+    """Define the operators in `torch.ops.synth`, if this process has not done so."""
     if hasattr(torch.ops.synth, "network"):
         return
     network: Any = torch.library.custom_op("synth::network", _network, mutates_args=())

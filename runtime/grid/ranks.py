@@ -57,7 +57,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Some ranks of a job, numbered 0 to `size` - 1: their index.
+    """Some ranks of a job. Each has an index among them, from 0 to `size` - 1.
 
     Grids, layouts and process groups of a network number ranks by their index. Only
     torch's own groups and messages to the user have global ranks.

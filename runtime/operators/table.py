@@ -130,7 +130,7 @@ class Operators:
         self.calls: dict[fx.Node, tuple[Any, Call]] = {}
 
     def call(self, node: fx.Node) -> Call:
-        """The call of a node."""
+        """The call of a node, made again only when the arguments of the node change."""
         given = node.args, node.kwargs
         if node not in self.calls or self.calls[node][0] != given:
             made = Call.of(node, self.modules, self.tensors)

@@ -87,7 +87,10 @@ def busy_seconds() -> float:
 
 
 def ranks_of_nodes(ranks: Ranks) -> int:
-    """How many ranks each node has; 1 where nodes have different numbers of ranks."""
+    """The number of ranks on each node; 1 if ranks are not laid out node by node.
+
+    They are if all nodes have equally many ranks, with consecutive numbers.
+    """
     own = {host_here(): (1, ranks.me, ranks.me)}  # ranks, the first, the last
 
     def both(one: Nodewise, other: Nodewise) -> Nodewise:

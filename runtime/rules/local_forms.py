@@ -147,7 +147,12 @@ def _shared(joined: Sequence[Box], source: Layout, form: LocalForm) -> Iterator[
 
 
 def reshape_form(before: Sequence[int], after: Sequence[int]) -> LocalForm:
-    """A reshape: dimensions that are joined or split stand in groups of equal words."""
+    """The local form of a reshape.
+
+    Dimensions before and after fall into groups with the same product of extents, see
+    `reshape_groups`. A box is reshaped group by group. It does not fit if the words of
+    a group are no box of the result.
+    """
     groups = list(reshape_groups(before, after))
     units = {}
     for mine, its in groups:

@@ -34,10 +34,11 @@ from synth.runtime.rules.rule import needed
 
 
 class Partition:
-    """The shape of a global tensor, and the boxes of all ranks.
+    """How a global tensor is divided: its shape, and the box that each rank holds.
 
-    layout: the boxes, in the dimensions of `layout.whole`.
-    shape: the user's; by default `layout.whole`, else of the same words in one order.
+    layout: the boxes, as intervals along the dimensions of `layout.whole`.
+    shape: that of the tensor for the user, with the words of `layout.whole` in the same
+        order; None if it is `layout.whole`.
     """
 
     def __init__(self, layout: Layout, shape: Sequence[int] | None = None) -> None:

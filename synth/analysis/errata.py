@@ -105,7 +105,10 @@ def missing_case() -> Erratum:
 
 
 def never_short() -> Erratum:
-    """Table 1, row 1: its condition is false wherever Eq. 11 holds."""
+    """Table 1, row 1: the condition of case 1a contradicts Eq. 11.
+
+    Case 1a asks for q_O >= M_L words. By Eq. 11 the memory holds a whole slice of Out, so M_L > q_O.
+    """
     nest, procs = CONV4.nest, 16
     problem = Eq4.of(nest, procs, 16384)
     case, words = table1_printed(problem)

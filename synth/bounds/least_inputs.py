@@ -36,7 +36,7 @@ class Axis(NamedTuple):
 
     @property
     def more(self) -> int:
-        """Inputs beyond the outputs."""
+        """How many more inputs than outputs a whole line has."""
         return self.taps - 1 - self.before - self.after
 
     @property

@@ -69,7 +69,7 @@ class Candidate(NamedTuple):
 def walked(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], turned: tuple[Axis, ...]
 ) -> tuple[tuple[Rows, ...], tuple[Gather | Reduce, ...]]:
-    """(halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
+    """The moves of a plan's schedule tree: (halo exchanges, gathers and reductions ordered by tensor)."""
     tree = lowered(plan, groups, row_axes, turned=turned)
     moves = sorted(tree.collectives(), key=lambda node: TENSORS.index(node.tensor))
     return (*tree.fetches, *tree.returns), tuple(moves)

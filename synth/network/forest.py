@@ -37,9 +37,10 @@ class LazyTable:
         return LazyTable(self.shape[::-1], lambda some, others: self.at(others, some).T)
 
     def cheapest(self, costs: Table) -> Table:
-        """By option of the other node: the least sum of its pair and of `costs` of this node's option.
+        """For each option of the other node: min over this node's options of `costs` plus the pair's cost.
 
-        Options are looked at in the order of their costs, until those alone cost as much as a sum found.
+        costs: of this node's options. They are tried in ascending order. As no pair costs less than 0, the
+        search ends where an option alone costs as much as the best sum.
         """
         found, still = np.full(self.shape[1], np.inf), np.arange(self.shape[1])
         order = np.argsort(costs, kind="stable")

@@ -50,7 +50,7 @@ class Effort:
         self.grids_left -= (1 + size / PROCS_PER_TILED) * steps / TILED[False] + examined / EXAMINED
 
     def note_unfit(self, grid: PerAxis, turned: tuple[Axis, ...], needed: int, bound: int) -> None:
-        """Count a grid that needs at least `needed` words, more than the limit and than its bound."""
+        """Count a grid over the limit: it needs at least `needed` words, and its lower bound is `bound`."""
         self.steps += UNFIT[self.training]
         self._ratio = min(self._ratio, Fraction(needed, bound))
         splits, split = self._unfit.setdefault(turned, set()), _split(grid)

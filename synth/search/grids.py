@@ -35,7 +35,7 @@ FULL = 2048  # every useful count is a candidate up to this count; above it only
 
 
 def useful_counts(extent: int, procs: int) -> list[int]:
-    """Candidate counts of an axis: those that shrink its largest block, and the divisors of `procs`."""
+    """The numbers of parts worth trying for an axis: they shrink its largest block, or divide `procs`."""
     most = min(extent, procs)
     counts = {n for n in divisors(procs) if n <= most}
     if extent <= SHORT:

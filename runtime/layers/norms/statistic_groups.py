@@ -76,7 +76,7 @@ def _division(layout: Layout, samples: Interval) -> Layout:
 
 
 def sample_groups(boxes: Iterable[Box]) -> list[Interval]:
-    """The divisions of the samples: intervals between cuts that no box crosses."""
+    """The samples in the shortest intervals such that no box crosses an end."""
     return joined(box[0] for box in boxes if volume(box))
 
 

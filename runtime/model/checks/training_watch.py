@@ -123,7 +123,7 @@ class TrainingWatch(Watch):
         return "TORCHELASTIC_RUN_ID" in os.environ
 
     def limit_life(self, seconds: float | None = None) -> None:
-        """The timers of the process are the user's."""
+        """Set no timer: those of the process belong to the user's program."""
 
     def require_store(self, now: float) -> None:
         """End this rank if the store is gone or silent, and a rank is waited for."""

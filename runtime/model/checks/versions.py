@@ -125,9 +125,10 @@ def of_pass(
     read: Mapping[str, torch.Tensor | None],
     inputs: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
 ) -> Versions:
-    """Of what a pass has read: parameters and buffers by key, inputs by name.
+    """The versions of all tensors that a forward pass has read.
 
-    inputs: the user's tensor, and the shard of it.
+    read: key -> parameter or buffer. inputs: name -> the user's tensor and the shard of
+    it.
     """
     found = Versions()
     for key, values in read.items():

@@ -56,7 +56,7 @@ class Original:
         weakref.finalize(model, self.forget).atexit = False
 
     def forget(self) -> None:
-        """The model is gone."""
+        """Drop what refers to the model, which was freed."""
         self.watch, self.network, self.tensors, self.values = None, {}, {}, []
 
     def take_modes(self) -> None:

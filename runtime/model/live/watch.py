@@ -56,7 +56,10 @@ class Watch:
         return Description(model, self._is_deep, self.attributes.outside)
 
     def renew(self, found: Description | None) -> None:
-        """Take the model as it is described, or as `changes` has last seen it."""
+        """Compare with the model as it is now from here on.
+
+        found: its description; None for the differences that `changes` has last found.
+        """
         self.stamp = object()
         if found is None:
             for place, each in self._moved:

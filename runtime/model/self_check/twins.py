@@ -16,7 +16,7 @@ from synth.runtime.tracing.recorded import function_name
 
 
 class Place(NamedTuple):
-    """Where a call stands.
+    """Where the user's code makes a call.
 
     word: the function, or "" for a layer. module: the layer, or the module that calls
     the function. line: of the user's code, as " (model.py:12)".

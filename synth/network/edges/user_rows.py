@@ -17,7 +17,7 @@ def windows_with_gaps(nest: Nest) -> dict[int, Window]:
 
 
 def rows_before(window: Window, bounds: Array) -> Array:
-    """How many reduced rows are before each bound, a row of the user's tensor."""
+    """The number of reduced rows before each bound. bounds: rows of the user's tensor."""
     steps = -((window.first - bounds) // window.step)
     if window.period != len(window.kept):
         whole, rest = steps // window.period, steps % window.period

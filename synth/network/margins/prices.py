@@ -24,16 +24,17 @@ from synth.network.step_time.between import accesses
 
 
 class Prices(Protocol):
-    """Costs of the rank that pays most, of several choices.
+    """What margins cost the rank that pays most, for several choices of margins at once.
 
-    Boxes are a stack: those of all ranks for one choice, then those for the next, see `boxes`.
+    Boxes are a stack: those of all ranks for one choice, then those for the next, see `boxes`. A result has
+    one number per choice.
     """
 
     def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
-        """By choice: of the rows that ranks need and do not compute."""
+        """The costs of receiving the rows that ranks need and do not compute."""
 
     def computing(self, tensor: RowTensor, computed: Array) -> Array:
-        """By choice: of the computed rows, beyond those of the own rows."""
+        """The costs of computing rows that ranks do not own."""
 
 
 def by_choice(amounts: Array, tensor: RowTensor) -> Array:
@@ -58,7 +59,7 @@ class WordPrices:
         return words + self.exchange * (words > 0) if self.exchange else words
 
     def computing(self, tensor: RowTensor, computed: Array) -> Array:
-        """Nothing."""
+        """0 for each choice."""
         return np.zeros(computed.shape[2] // tensor.own.shape[2])
 
 

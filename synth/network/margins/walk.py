@@ -115,7 +115,7 @@ def computed_box(tensor: RowTensor, need: Array, rows: Sequence[int | Array]) ->
 
 
 def fetched_words(need: Array, computed: Array) -> Array:
-    """What each rank needs and does not compute, in words."""
+    """Words that each rank needs and does not compute, so receives. The boxes are those of one tensor."""
     return sizes(need) - sizes(common(need, computed))
 
 

@@ -97,7 +97,7 @@ class TimedGrids:
         return self._alone[self._index[placed]]
 
     def rows(self, some: Sequence[PlacedGrid]) -> LayerTimes:
-        """The times of some placed grids."""
+        """The times of some placed grids, in their order; those of new ones are computed."""
         self.add(some)
         return self.times.at([self._index[placed] for placed in some])
 

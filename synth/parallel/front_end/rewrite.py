@@ -195,10 +195,10 @@ def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) ->
 
 
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
-    """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
+    """Give every reader of a concatenation a copy of it, whose parts are no concatenations themselves.
 
-    Each is then put together where its reader wants it, straight from where the parts lie. The results of
-    one call are one reader.
+    So each copy has the layout that its reader needs, and words move to it from the layouts of the parts.
+    Readers that are results of one call share a copy. Concatenations without readers are erased.
     """
     for node in list(graph.nodes):
         if joined_dim(node, operators) is None:
