@@ -49,6 +49,7 @@ SETUP = 30.0  # seconds for other ranks to connect, once they have said that the
 TOKEN = 16  # bytes that only the members know
 GREETING = struct.Struct(f"={TOKEN}sI")  # the secret, and the place in the group
 CREDENTIALS = struct.Struct("3i")  # process, user, group
+HANDLE = struct.Struct("i")
 NOBODY = bytes(GREETING.size)
 BOTH = 2 * SLOTS * SLOT  # bytes that two ranks share
 
@@ -219,7 +220,7 @@ def _joined(name: bytes, greeting: bytes) -> socket.socket | None:
         link.settimeout(SETUP)
         link.connect(name)
         if _is_own(link):
-            link.sendall(greeting)
+            link.sendall(greeting, socket.MSG_NOSIGNAL)
             return link
     except OSError:
         pass
@@ -275,7 +276,9 @@ def _given(link: socket.socket) -> mmap.mmap | None:
         handle = os.memfd_create("synth")
         os.ftruncate(handle, BOTH)
         memory = mmap.mmap(handle, BOTH)
-        socket.send_fds(link, [b"."], [handle])
+        rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, HANDLE.pack(handle)
+        # `socket.send_fds` drops its flags
+        link.sendmsg([b"."], [rights], socket.MSG_NOSIGNAL)
         return memory
     except (OSError, AttributeError):
         link.close()

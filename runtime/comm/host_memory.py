@@ -32,6 +32,7 @@ import torch.distributed as dist
 SLOT = 2**21  # bytes of the largest piece
 SLOTS = 4  # for each direction between two ranks
 SPIN = 1e-4  # seconds for which a rank with a core asks for notices before it sleeps
+SLEEP = 3600.0  # seconds that a rank sleeps at a time: the system counts to 2**31 ms
 # whether a slot is full or free, the slot, bytes of the piece, the channel
 NOTICE = struct.Struct("=?IQQ")
 
@@ -179,7 +180,7 @@ class Link:
         if not notices:
             return
         try:
-            self.socket.send(notices)
+            self.socket.send(notices, socket.MSG_NOSIGNAL)
         except OSError:  # it has ended: what it sent before may still be here
             self.queue.clear()
 
@@ -268,7 +269,7 @@ class Channel(NamedTuple):
             if waited < link.spin:
                 inbox().ask(link)
             else:
-                inbox().sleep(1000 * (self.timeout - waited) + 1)
+                inbox().sleep(min(self.timeout - waited, SLEEP))
 
 
 class Sent(NamedTuple):
@@ -326,8 +327,8 @@ class Inbox:
                 link.tell()
 
     def sleep(self, most: float) -> None:
-        """Take in what comes over any link within so many milliseconds."""
-        for number, _ in self.poll.poll(most):
+        """Take in what comes over any link within so many seconds."""
+        for number, _ in self.poll.poll(1000 * most + 1):
             link = self.links.get(number)
             if link is None:  # of a job that is gone
                 self.poll.unregister(number)

@@ -55,6 +55,7 @@ SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 AGREEING = 1.2  # seconds more, in which many ranks find out whom they blame together
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
+LONGEST = 2.0**31  # seconds of a timer of the system, which counts nanoseconds
 LAST_WORDS = 3.5  # seconds from the reason to end until the end
 
 
@@ -130,9 +131,8 @@ class Watch(Heartbeats):
 
         This is for a thread that hangs and keeps all others of the process waiting.
         """
-        signal.setitimer(
-            signal.ITIMER_REAL, self.timeout + 4 if seconds is None else seconds
-        )
+        most = min(self.timeout + 4 if seconds is None else seconds, LONGEST)
+        signal.setitimer(signal.ITIMER_REAL, most)
 
     # -- watching -------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from synth.runtime.grid.launched_job import (
     say_at_once,
     store_keeper,
 )
-from synth.runtime.grid.liveness import LAST_WORDS, Watch
+from synth.runtime.grid.liveness import LAST_WORDS, LONGEST, Watch
 from synth.runtime.grid.ranks import Ranks, use_of
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class TrainingWatch(Watch):
                 sys.stdout.flush()
             os._exit(6)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, self.timeout)
+        signal.setitimer(signal.ITIMER_REAL, min(self.timeout, LONGEST))
 
     def release(self) -> None:
         """Stop to watch because the network was collected.

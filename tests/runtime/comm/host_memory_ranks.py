@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -310,6 +313,44 @@ def late(seconds: float, sends: bool) -> str:
     return told
 
 
+def patient(seconds: float) -> float | None:
+    """What comes, after a moment, for the first rank, which would wait so long."""
+    group, channel = pair()
+    if channel is None:
+        return None
+    room = torch.zeros(1)
+    if dist.get_rank() == 0:
+        channel._replace(timeout=seconds).receive(room).wait()
+    else:
+        time.sleep(0.1)
+        channel.send(room + 1).wait()
+    dist.barrier(group)
+    return float(room)
+
+
+@contextmanager
+def ended_by_pipes() -> Iterator[None]:
+    """While SIGPIPE ends a process, as outside of Python."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def outlived() -> bool:
+    """Whether each send of a link fails without a signal, once the other end is closed."""
+    with ended_by_pipes(), socket.socket(socket.AF_UNIX) as listener, pytest.MonkeyPatch.context() as patched:
+        mine, theirs = socket.socketpair()
+        theirs.close()
+        given = host_links._given(mine)
+        listener.bind("")  # Linux chooses a name
+        listener.listen()
+        patched.setattr(host_links, "_is_own", lambda _: listener.close() is None)
+        joined = host_links._joined(listener.getsockname(), bytes(host_links.GREETING.size))
+    return given is None and joined is None
+
+
 def gone(before: bool) -> str:
     """What is said to a rank whose peer ends before it sends, or after it waits."""
     group, channel = pair()
@@ -328,7 +369,8 @@ def gone(before: bool) -> str:
         return ""
     if before:
         dist.barrier(group)
-    told = said(swap) or said(swap)
+    with ended_by_pipes():
+        told = said(swap) or said(swap)
     if not before:
         dist.barrier(group)
     return told

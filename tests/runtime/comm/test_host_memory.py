@@ -186,6 +186,15 @@ def test_a_rank_that_reads_nothing(ranks: RankPool) -> None:
     assert first == "rank 1 has not read what it got for 0.2 s, the timeout of the process group"
 
 
+@pytest.mark.parametrize("seconds", [2e8, 1e300, float("inf")])
+def test_a_wait_may_be_longer_than_the_system_counts(seconds: float, ranks: RankPool) -> None:
+    assert members(ranks.call("patient", seconds), 2) == [1.0, 0.0]
+
+
+def test_no_signal_ends_a_rank_whose_peer_has_ended(ranks: RankPool) -> None:
+    assert ranks.call("outlived") == [True] * 4
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_that_ends_is_seen_at_once(before: bool, ranks: RankPool) -> None:
     assert ranks.call("gone", before)[0] == "Connection closed by peer, rank 1"
