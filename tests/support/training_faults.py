@@ -40,9 +40,7 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas)) if replicas > 1 else None
     touch(f"{mark}.called-{me}")
     # a plan for the measured machine would be another one while that is busy
-    net = synth.parallelize(
-        model, (4, 4, 8, 8), mesh, objective="words", check_finite="finite" in os.environ
-    )
+    net = synth.parallelize(model, (4, 4, 8, 8), mesh, objective="words", check_finite="finite" in os.environ)
     touch(f"{mark}.made-{me}")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     batch = torch.rand(4, 4, 8, 8)
