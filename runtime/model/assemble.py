@@ -130,7 +130,10 @@ def assembled(
     return StepGraph(
         **made.parts(),
         schedules={
-            mode: schedule(made.calls, made.outputs, made.regions.get(mode))
+            mode: schedule(
+                *(made.calls, made.outputs, made.regions.get(mode)),
+                made.saving.get(mode, {}),
+            )
             for mode in (None, False, True)
         },
         prefetches=prefetches,

@@ -46,10 +46,12 @@ from synth.runtime.rules.rule import Operand, is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
+from synth.runtime.tracing.open_regions import Checkpoint, may_save
 from synth.runtime.tracing.recorded import function_name
 from synth.runtime.tracing.updates import Update
 
 MOST = 20  # lines of gathered calls
+INSTANCE_NORMS = "instance_norm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"
 
 
 class Builder(Wiring):
@@ -72,6 +74,8 @@ class Builder(Wiring):
 
     expected: node -> what its step makes, as it was traced. inputs: nodes.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
+    saving: mode -> node of a call that saves a tensor in its checkpoint -> whether it
+        has changed its buffers by then.
     """
 
     def __init__(
@@ -119,7 +123,8 @@ class Builder(Wiring):
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.expected: dict[str, Expected] = {}
         self.several: dict[object, Several] = {}  # by the call that gives several
-        self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
+        self.regions: dict[bool | None, dict[str, tuple[Checkpoint, ...]]] = {}
+        self.saving: dict[bool | None, dict[str, bool]] = {}
         self.inputs: list[str] = []
         self.whole: list[str] = []
         for node in graph.nodes:
@@ -190,6 +195,8 @@ class Builder(Wiring):
                 self._add_paths(call)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
+            if node.meta.get("saving", {}).get(mode, may_save(node)):
+                self.saving.setdefault(mode, {})[node.name] = _updates_first(call)
         others = [each for each in call.parameters if is_expression(each)]
         sources = tuple(each.name for each in (*call.inputs, *others))
         self.calls.append((node.name, sources))
@@ -412,6 +419,12 @@ class Builder(Wiring):
             return use
         whole = Partition(replicated(self.tensors[key].shape, self.context.ranks))
         return Held(use.module, use.name, whole)
+
+
+def _updates_first(call: Call) -> bool:
+    """Whether torch changes running statistics before it saves a tensor."""
+    name = call.word if call.module is None else type(call.module).__name__
+    return name not in INSTANCE_NORMS
 
 
 def _may_draw(call: Call) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import FirstPass
-from synth.runtime.model.execute import Schedule, execute
+from synth.runtime.model.execute import Again, Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.model.states import States
@@ -249,14 +249,18 @@ class StepGraph(Wiring):
         rings, detached = self.rings, self.detached if grads else ()
 
         def run(
-            name: str, given: list[torch.Tensor], again: frozenset[str] | None
+            name: str, given: list[torch.Tensor], again: Again | None
         ) -> torch.Tensor:
             self.running = name
             if name in opened:
                 self.buckets.open(name, tensors, rounds)
             if name in prefetches:
                 self._prefetch(name, tensors, rounds, again)
-            with torch.no_grad() if name in detached else NO_CONTEXT:
+            past = again is not None and name in again.past
+            with (
+                torch.no_grad() if name in detached else NO_CONTEXT,
+                self._unchanged(name, tensors) if past else NO_CONTEXT,
+            ):
                 made = self._call(name, given, tensors, read)
                 if self.check_finite:
                     made = self._looked(name, made)
@@ -332,6 +336,16 @@ class StepGraph(Wiring):
             values = values or dict(zip(self.sources[name], given, strict=True))
             read.update(self._read_back(name, values, uses, bound))
         return made
+
+    @contextmanager
+    def _unchanged(self, name: str, tensors: LocalTensors) -> Iterator[None]:
+        """Let a call leave the buffers that it uses as they were."""
+        uses = self.uses[name] if self.steps[name].changes_buffers else ()
+        held = [tensors[use.key] for use in uses if use.place.is_buffer]
+        words = [each.detach().clone() for each in held]
+        yield
+        for own, before in zip(held, words, strict=True):
+            own.data.copy_(before)
 
     @cached_property
     def plain(self) -> set[str]:
@@ -424,11 +438,11 @@ class StepGraph(Wiring):
         name: str,
         tensors: LocalTensors,
         rounds: dict[int, Sums],
-        again: frozenset[str] | None,
+        again: Again | None,
     ) -> None:
         """Start to gather Ker of later layers; of those that are computed again."""
         for later in self.prefetches.get(name, ()):
-            if again is not None and later not in again:
+            if again is not None and later not in again.names:
                 continue
             step: Any = self.steps[later]
             self.buckets.open(later, tensors, rounds)

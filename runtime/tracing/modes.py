@@ -33,9 +33,9 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
     Metadata of its nodes: "only" is the mode in which a call is made that the other
     does not make, and "passes" the node that stands for it there, None if nobody reads
     it. "trains" maps a mode to the argument of that name, "arguments" to all arguments
-    where they differ, and "regions" to checkpoints. "differs" says whether other
-    arguments than that one do. The output's "refused" maps a mode that has another
-    graph, or none, to the reason.
+    where they differ, "regions" to checkpoints, and "saving" to whether the call saves
+    a tensor in them. "differs" says whether other arguments than that one do. The
+    output's "refused" maps a mode that has another graph, or none, to the reason.
 
     The mode of a call is that of the module that makes it.
     """
@@ -135,6 +135,7 @@ def _annotate(graph: fx.Graph, twins: Mapping[bool, Twins]) -> None:
         for mode, twin in same.items():
             if twin.meta.get("region"):
                 node.meta.setdefault("regions", {})[mode] = twin.meta["region"]
+                node.meta.setdefault("saving", {})[mode] = twin.meta["saves"]
             if _word(node) in TRAINS:
                 node.meta["trains"][mode] = _trains_now(twin)
         if _word(node) in TRAINS:

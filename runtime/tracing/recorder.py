@@ -392,6 +392,7 @@ class Recorder(TorchFunctionMode):
         node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["grad"] = torch.is_grad_enabled()
         node.meta["region"] = self.regions.current
+        self.regions.note_saved(node)
         node.meta["autocast"] = self.autocast.current
         node.meta["module"] = self.path[-1] if self.path else ""
         node.meta["place"] = in_user_code()
@@ -400,6 +401,7 @@ class Recorder(TorchFunctionMode):
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:
         """Note that a node made a tensor."""
         node.meta["value"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        self.regions.note_saved(node, value)
         self.alive.append(value)
         self.nodes[id(value)] = node, value._version
         memory = value.untyped_storage()._cdata

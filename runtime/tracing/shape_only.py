@@ -70,6 +70,11 @@ def without_values(function: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented if known is None else known(*args, **kwargs)
 
 
+def _saving(values: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape. Autograd saves it, as for what it stands for."""
+    return values.exp()
+
+
 def _batch_norm(
     input: torch.Tensor,
     running_mean: torch.Tensor | None,
@@ -91,7 +96,7 @@ def _batch_norm(
         return NotImplemented
     if training:
         functional._verify_batch_size(list(input.size()))  # type: ignore[attr-defined]
-    return input.clone()
+    return _saving(input)
 
 
 def _group_norm(
@@ -109,7 +114,7 @@ def _group_norm(
         or input.numel() <= len(input) * num_groups
     ):
         return NotImplemented
-    return input.clone()
+    return _saving(input)
 
 
 def _per_channel(input: torch.Tensor, held: list[torch.Tensor]) -> bool:
@@ -151,7 +156,8 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> Any:
     each = reduction == "none" and log_probs.dim() == 3
-    return log_probs.sum((0, 2)) if each else log_probs.sum()
+    made = _saving(log_probs)
+    return made.sum((0, 2)) if each else made.sum()
 
 
 def _multilabel_margin_loss(
@@ -165,7 +171,7 @@ def _multilabel_margin_loss(
     each = reduce is False or reduction == "none"
     if input.dim() != 1 or target.shape != input.shape or not each:
         return NotImplemented
-    return input.sum()
+    return _saving(input).sum()
 
 
 def _autocast() -> bool:

@@ -50,6 +50,7 @@ def differences(theirs: Pass, ours: Pass, limit: float) -> Iterator[Difference]:
     for kind, mine, right in (
         ("output", theirs.outputs, ours.outputs),
         ("buffer", theirs.state, ours.state),
+        ("buffer", theirs.later, ours.later),
         ("gradient", theirs.gradients, ours.gradients),
     ):
         gradients = kind == "gradient"  # some are zero but for rounding

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.model.execute import Region
 from synth.runtime.model.network import Network
 from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.model.self_check.forced_draws import Drawn
@@ -31,14 +32,15 @@ class Pass:
     """What a pass gives, whole, by names.
 
     gradients: of parameters and inputs, of one number that all outputs go into; None
-    for what it does not depend on. state: of buffers after the forward pass, as a
-    checkpoint may change them again. values, slopes: of calls, by their nodes, and the
-    gradients of these values, if they were looked at.
+    for what it does not depend on. state: of buffers after the forward pass. later: of
+    those that checkpoints may change again, after the backward pass. values, slopes: of
+    calls, by their nodes, and the gradients of these values, if they were looked at.
     """
 
     outputs: Values
     gradients: Values
     state: Values
+    later: Values = field(default_factory=dict)
     values: Values = field(default_factory=dict)
     slopes: Values = field(default_factory=dict)
 
@@ -105,6 +107,7 @@ class Pair:
         model, inputs = twin_of(self.model), self.inputs
         if noise:
             model, inputs = shaken(model, inputs, noise)
+        again = twin_of(model) if self._checkpoints() else None
         torch.manual_seed(SEED)  # other draws are alike in all passes
         made, twins = Pass({}, {}, {}), Twins(self.graph, self._made)
         witness = Witness(model, twins, drawn, made.look if looked else None)
@@ -116,10 +119,34 @@ class Pair:
         around = Kept(model, seen.outside)
         run_model(model, call, self.arguments, inputs, self.gradients, made)
         around.note_changes(seen)  # with values it may write what it does not on "meta"
+        if again is not None:
+            self._follow_checkpoints(again, inputs, drawn, made)
         for name in twins.unsure() if looked else ():
             made.values.pop(name, None)
             made.slopes.pop(name, None)
         return witness, made
+
+    def _checkpoints(self) -> bool:
+        """Whether the backward pass computes calls again, which may change buffers."""
+        parts = self.network.program.schedules[self.network.training]
+        return self.gradients and any(isinstance(each, Region) for each in parts)
+
+    def _follow_checkpoints(
+        self, model: nn.Module, inputs: Sequence[torch.Tensor], drawn: Drawn, made: Pass
+    ) -> None:
+        """Write into `made` what a step gives in which checkpoints are followed.
+
+        The model then draws other numbers than the network: counters are alike alone.
+        """
+        step, draws = Pass({}, {}, {}), any(drawn.parts.values())
+        run_model(model, model, self.arguments, inputs, True, step)
+        if not draws:
+            made.gradients = step.gradients
+        made.later = {
+            name: each
+            for name, each in step.state.items()
+            if each is not None and not (draws and _is_real(each))
+        }
 
     def _made(self, node: fx.Node) -> bool:
         """Whether the network makes a call in its mode."""
@@ -150,6 +177,8 @@ class Pair:
         loss = weighted(wholes) if self.gradients else None
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
+        if self._checkpoints():
+            made.later = {n: _whole(b).clone() for n, b in net.named_buffers()}
         found = [
             *net.named_parameters(),
             *zip(self.arguments.names, leaves, strict=True),

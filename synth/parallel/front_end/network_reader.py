@@ -87,7 +87,8 @@ class NetworkReader:
                 before = set(self.nodes)
                 call = self.operators.call(node)
                 self.values[node] = self._read(call)
-                facts = {"saves": saved_tensor(call), "region": node.meta.get("regions", {}).get(True, ())}
+                region = (each.number for each in node.meta.get("regions", {}).get(True, ()))
+                facts: dict[str, Any] = {"saves": saved_tensor(call), "region": tuple(region)}
                 new = self.nodes.keys() - before
                 for each in self.nodes:
                     if each in new:

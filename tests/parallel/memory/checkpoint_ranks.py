@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from beside_one_process import three_steps
+from beside_one_process import sgd_steps, three_steps
 from shared_plan import shared_plan
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkpoint_early_stop
 
 import synth
 from synth.network.planner.planner import plan_network
@@ -22,15 +26,12 @@ SHAPE = (4, 4, 16, 16)
 
 
 class Block(nn.Module):
-    """Two convolutions with what stands between them, and a sum. `tracks`: whether statistics run."""
+    """Two convolutions with what stands between them, and a sum."""
 
-    def __init__(self, channels: int, drop: float = 0.0, tracks: bool = True) -> None:
+    def __init__(self, channels: int, drop: float = 0.0) -> None:
         super().__init__()
         self.one, self.two = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-        self.norm, self.group = (
-            nn.BatchNorm2d(channels, track_running_stats=tracks),
-            nn.GroupNorm(2 - channels % 2, channels),
-        )
+        self.norm, self.group = nn.BatchNorm2d(channels), nn.GroupNorm(2 - channels % 2, channels)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,7 +46,7 @@ class Checkpointed(nn.Module):
         super().__init__()
         self.how = how
         self.first = nn.Conv2d(4, channels, 3, padding=1)
-        self.blocks = nn.Sequential(*(Block(channels, drop, how != "nested") for _ in range(3)))
+        self.blocks = nn.Sequential(*(Block(channels, drop) for _ in range(3)))
         self.last = nn.Conv2d(channels, 5, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,16 +77,100 @@ class Checkpointed(nn.Module):
         return x, y, self.blocks[2](torch.cumsum(y, 1))
 
 
+class Nested(nn.Module):
+    """Normalizations in checkpoints inside of others. `early`: whether torch stops there early."""
+
+    def __init__(self, form: str, early: bool = True) -> None:
+        super().__init__()
+        self.form, self.early = form, early
+        self.first, self.last = nn.Conv2d(4, 6, 1), nn.Conv2d(6, 5, 1)
+        self.convs = nn.ModuleList(nn.Conv2d(6, 6, 3, padding=1) for _ in range(2))
+        norm = nn.InstanceNorm2d if form == "instances" else nn.BatchNorm2d
+        self.norms = nn.ModuleList(norm(6, track_running_stats=True) for _ in range(2))
+        if form == "spectral":
+            spectral_norm(self.convs[0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.again(partial(FORMS[self.form], self), self.first(x)))
+
+    def again(self, function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+        """What a function gives, in a checkpoint."""
+        with nullcontext() if self.early else set_checkpoint_early_stop(False):
+            made: torch.Tensor = checkpoint(function, *given, use_reentrant=False)
+        return made
+
+    def part(self, place: int, x: torch.Tensor) -> torch.Tensor:
+        """A convolution and its normalization."""
+        made: torch.Tensor = self.norms[place](self.convs[place](x))
+        return made
+
+    def inner(self, place: int, x: torch.Tensor) -> torch.Tensor:
+        """The same in a checkpoint."""
+        return self.again(partial(self.part, place), x)
+
+    def without_gradients(self, x: torch.Tensor) -> torch.Tensor:
+        """Of a normalization."""
+        with torch.no_grad():
+            made: torch.Tensor = self.norms[0](x)
+        return made
+
+
+FORMS: dict[str, Callable[[Nested, torch.Tensor], torch.Tensor]] = {
+    "one": lambda net, x: net.inner(0, x) + x,
+    "instances": lambda net, x: net.inner(0, x) + x,
+    "spectral": lambda net, x: net.inner(0, x) + x,
+    "two": lambda net, x: net.inner(1, net.inner(0, x)) + x,
+    "beside": lambda net, x: net.inner(0, x).square() + net.inner(1, x),
+    "before": lambda net, x: net.norms[1](net.inner(0, x)),
+    "behind": lambda net, x: net.inner(0, net.norms[1](x)) * 2,
+    "three": lambda net, x: net.again(partial(net.inner, 0), x) + net.norms[1](x).relu(),
+    "deep": lambda net, x: net.again(lambda x: net.again(partial(net.inner, 0), x), x) + x,
+    "closure": lambda net, x: net.again(lambda: net.part(0, x)) + x,
+    "detached": lambda net, x: net.part(1, x).relu() + net.without_gradients(x),
+}
+
+
+def counters(model: nn.Module) -> list[int]:
+    """How often normalizations have changed their statistics, on this rank."""
+    return [int(each) for name, each in model.named_buffers() if name.endswith("num_batches_tracked")]
+
+
+def nested(form: str, early: bool, plan: Any, around: bool | None) -> tuple[float, list[int], list[int]]:
+    """The largest difference from one process after two steps, and counters of this rank and of that.
+
+    around: whether torch stops early, as the user sets it around the steps; None for neither.
+    """
+    torch.manual_seed(0)
+    model = Nested(form, early).double()
+    net = synth.parallelize(copy.deepcopy(model), SHAPE, plan=plan)
+    with nullcontext() if around is None else set_checkpoint_early_stop(around):
+        difference = sgd_steps(net, model, SHAPE, 2)
+    return difference, counters(net), counters(model)
+
+
+def nested_trained_later(form: str) -> tuple[list[int], list[int]]:
+    """Counters of this rank and of one process. All but the last layer are frozen at first."""
+    torch.manual_seed(0)
+    model = Nested(form).requires_grad_(False)
+    model.last.requires_grad_()
+    net = synth.parallelize(copy.deepcopy(model), SHAPE)
+    for _ in range(2):
+        for each in (net, model):
+            each(torch.randn(SHAPE)).square().sum().backward()
+            each.requires_grad_()
+    return counters(net), counters(model)
+
+
 def trains(how: str, plan: Any) -> dict[str, Any]:
     """Three SGD steps compared with those of one process, which checkpoints alike."""
     torch.manual_seed(0)
     return three_steps(Checkpointed(how), SHAPE, plan)
 
 
-def idle() -> dict[str, Any]:
+def idle(how: str) -> dict[str, Any]:
     """The same with a plan that leaves a rank idle in the layers of every region."""
     torch.manual_seed(0)
-    model, shape = Checkpointed("each", 5), (3, 4, 3, 3)
+    model, shape = Checkpointed(how, 5), (3, 4, 3, 3)
     network = trace_model(model, shape).network
     plan = plan_network(network, NetworkRequest(4, training=True, balance=0.02))
     assert max(placed.grid.size for placed in plan.placed_grids[1:-1]) == 3

@@ -33,8 +33,39 @@ def test_every_plan_computes_a_region_again(plan: str, ranks: RankPool) -> None:
         assert measured["error"] < 2e-4
 
 
-def test_a_rank_that_owns_nothing_of_a_region_computes_it_again(ranks: RankPool) -> None:
-    for measured in ranks.call("idle"):
+FORMS = "one", "instances", "two", "beside", "before", "behind", "three", "deep", "closure", "detached"
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("form", [*FORMS, "spectral"])
+@pytest.mark.one_in(4)
+def test_nested_regions_change_buffers_as_often_as_torch(form: str, early: bool, ranks: RankPool) -> None:
+    """torch does not compute again what stands behind the last tensor that is saved."""
+    for difference, counted, expected in ranks.call("nested", form, early, None, None):
+        assert counted == expected
+        assert difference < 1e-8
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("around", [True, False])
+@pytest.mark.one_in(2)
+def test_early_stop_around_the_steps_counts(early: bool, around: bool, ranks: RankPool) -> None:
+    for difference, counted, expected in ranks.call("nested", "two", early, "channel", around):
+        assert counted == expected
+        assert difference < 1e-8
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.one_in(3)
+def test_layers_that_are_trained_later_are_computed_again(form: str, ranks: RankPool) -> None:
+    for counted, expected in ranks.call("nested_trained_later", form):
+        assert counted == expected
+
+
+@pytest.mark.parametrize("how", ["each", "nested"])
+@pytest.mark.one_in(2)
+def test_a_rank_that_owns_nothing_of_a_region_computes_it_again(how: str, ranks: RankPool) -> None:
+    for measured in ranks.call("idle", how):
         assert measured["error"] < 2e-4
 
 

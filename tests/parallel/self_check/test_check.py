@@ -27,7 +27,7 @@ from synth.parallel.self_check.comparison import Comparison
 from synth.runtime.layers.norms import rule_norms
 from synth.runtime.layers.norms.batch_norm import BatchNorm
 from synth.runtime.layers.steps.dropout import Drop
-from synth.runtime.model import network
+from synth.runtime.model import execute, network
 from synth.runtime.model.network import Network
 from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.operators.call import Call
@@ -214,6 +214,36 @@ class Again(nn.Module):
 
 def test_statistics_are_those_of_the_forward_pass() -> None:
     assert synth.check(Again(), (2, 4, 8, 8)).modes == ("training", "evaluation")
+
+
+class Nested(Again):
+    """Does so in a checkpoint inside of another one, which torch does not run again."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = super().forward
+        made: torch.Tensor = checkpoint(lambda x: inner(self.drop(x)), x, use_reentrant=False)
+        return made
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_statistics_after_the_backward_pass_are_compared(
+    drop: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert synth.check(Nested(drop), (2, 4, 8, 8)).modes == ("training", "evaluation")
+    monkeypatch.setattr(execute, "_names", lambda parts: frozenset())
+    with pytest.raises(synth.CheckError, match=r"^part\.1 .*in training: part\.1\.[a-z_]+ (is off|differs)"):
+        synth.check(Nested(drop), (2, 4, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm:FutureWarning")
+def test_gradients_are_those_of_weights_that_a_checkpoint_computes_again() -> None:
+    model = Again()
+    nn.utils.spectral_norm(model.part[0])
+    assert synth.check(model, (2, 4, 8, 8)).modes == ("training", "evaluation")
 
 
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout2d, nn.AlphaDropout])
