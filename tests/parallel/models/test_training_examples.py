@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rank_pool import RankPool
 
+import synth
 from examples import audio, unet3d
 
 
@@ -63,6 +64,21 @@ def test_words_of_the_audio_model_do_not_depend_on_the_positions(length: int) ->
     words = audio.planned(length, 8, length // 64).words.most
     text = Path("examples/README.md").read_text(encoding="utf-8")
     assert f"{words:,} words received per rank and step on 8 ranks" in text
+
+
+def test_words_of_the_unet_are_those_of_the_table() -> None:
+    words = synth.plan_model(unet3d.UNet3d(base=8), (2, 1, 32, 32, 32), 4, objective="words").words.step
+    text = Path("examples/README.md").read_text(encoding="utf-8")
+    assert f"{words[0]:,} words received per step by rank 0" in text
+
+
+@pytest.mark.skipif(find_spec("monai") is None, reason="monai is absent; pip install -e '.[models]'")
+def test_words_of_the_network_of_monai_are_those_of_the_table() -> None:
+    from examples import segment_monai
+
+    plan = synth.plan_model(segment_monai.model_of(), (1, 1, 96, 80, 72), 4, mode="inference")
+    text = Path("examples/README.md").read_text(encoding="utf-8")
+    assert f"{plan.words.most:,} words received by the busiest rank" in text
 
 
 @pytest.mark.ranks
