@@ -70,6 +70,7 @@ from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.computed_weights import masked_weights, show_masked
+from synth.runtime.tracing.left_values import leave
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.switches import require_same
 from synth.runtime.tracing.unsupported import check_global_hooks
@@ -247,6 +248,7 @@ class Network(Shown):
             program, made, before = self._computed(call, given)
             made = self._with_zeros(program, given, made)
             self._meter.add(program.operations, torch.is_grad_enabled())
+        self._leave(program)
         if refuses:
             made = [without_gradient(each) for each in made]
         kept = {place: name for name, place in states.given(program.structure).items()}
@@ -263,6 +265,14 @@ class Network(Shown):
             for place, each in enumerate(outs)
         ]
         return program.structure.filled(outs)
+
+    def _leave(self, program: StepGraph) -> None:
+        """Do with attributes what `forward` does, as far as it leaves constants."""
+        seen = program.attributes
+        given = None if self._original is None else self._original.model
+        for model in (self._shown, given):
+            if model is not None:
+                leave(model, seen.kept, seen.first)
 
     def _with_zeros(
         self, program: StepGraph, given: list[torch.Tensor], made: list[torch.Tensor]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.left_values import restored
 from synth.runtime.tracing.unsupported import plain_copies
 
 
@@ -23,7 +24,7 @@ def emptied(model: nn.Module) -> nn.Module:
         if isinstance(values, nn.Parameter):
             empty = nn.Parameter(empty, values.requires_grad)
         memo[id(values)] = empty
-    return copy.deepcopy(model, memo)
+    return restored(copy.deepcopy(model, memo))
 
 
 def follow_network(template: nn.Module, network: nn.Module) -> None:

@@ -17,6 +17,7 @@ from synth.runtime.tracing.facts import (
     INTERNAL,
     MISSING,
     NOWHERE,
+    OUTSIDE,
     Description,
     Fact,
     Outside,
@@ -24,6 +25,7 @@ from synth.runtime.tracing.facts import (
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
+from synth.runtime.tracing.left_values import LeftValue, holds_left, standing_for
 from synth.runtime.tracing.switches import Switches, read_by_users
 
 Place = tuple[str, str]  # (module, attribute)
@@ -38,9 +40,10 @@ class Attributes:
     called: those layers. written: attributes that differ after a run. first: those that
     were read before they were written. changes: the values of written attributes before
     and after the last run. left: what runs left in those that have constants alone.
-    caches: modules in which they left tensors or other objects. outside: where the
-    model may read what is not in modules; what it wrote there has no module. switches:
-    of torch, which code of the model read. changed: inputs that it changes in place.
+    caches: modules in which they left tensors or other objects. kept: place -> what
+    they left, as far as it is of constants (`left_values`). outside: where the model
+    may read what is not in modules; what it wrote there has no module. switches: of
+    torch, which code of the model read. changed: inputs that it changes in place.
     dtypes: whether the model reads those of tensors, which its graph has as constants.
     """
 
@@ -53,6 +56,7 @@ class Attributes:
         self.changes: dict[Place, tuple[Any, Any]] = {}
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
+        self.kept: dict[Place, Any] = {}
         self.switches: Switches = {}
         self.changed: set[str] = set()
         self.dtypes = False
@@ -70,7 +74,8 @@ class Attributes:
     def take(self, other: Attributes) -> bool:
         """Take those of another method of the same model; whether some are new."""
         own = vars(self)
-        taken = {n: own[n] | vars(other)[n] for n in ("read", "called", "written")}
+        names = "read", "called", "written", "first", "kept"
+        taken = {name: own[name] | vars(other)[name] for name in names}
         taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
         self.dtypes |= other.dtypes
@@ -116,12 +121,30 @@ class Attributes:
 
     def forget_values(self) -> None:
         """Keep no values of the model alive but constants."""
-        for place, (_, new) in self.changes.items():
+        for place, (old, new) in self.changes.items():
+            if place[0] != OUTSIDE:
+                self._keep(place, old, new)
             if is_plain(new):
                 self.left[place] = new
             else:
                 self.caches.add(place[0])
         self.changes = {}
+
+    def _keep(self, place: Place, old: Any, new: Any) -> None:
+        """Note what a run leaves in an attribute.
+
+        Not in one that it reads first, but for containers that it changes: these are
+        constants for the graph, or refused.
+        """
+        if place in self.first and (is_plain(new) or old is not new):
+            return
+        name, known = ".".join(filter(None, place)), self.kept.get(place, MISSING)
+        if holds_left(known):
+            return
+        if is_plain(new) and known is not MISSING and known != new:
+            self.kept[place] = LeftValue(name)  # each mode leaves something else
+            return
+        self.kept[place] = standing_for(new, name, CONSTANTS)
 
 
 def _of_both(own: Places, others: Places) -> dict[str, Outside]:

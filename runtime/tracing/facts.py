@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from synth.runtime.tracing.computed_weights import computed_weights
+from synth.runtime.tracing.left_values import LeftValue
 
 # what every module has; its attributes are the others
 INTERNAL = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
@@ -276,6 +277,8 @@ def has_settings(value: Any) -> bool:
     kind = type(value)
     if kind in SETTINGS or isinstance(value, nn.Module):
         return True
+    if kind is LeftValue:
+        return False
     if kind is types.FunctionType:
         return value.__module__.partition(".")[0] not in LIBRARIES
     own = hasattr(value, "__dict__") or any(

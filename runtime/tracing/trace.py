@@ -27,6 +27,7 @@ from synth.runtime.tracing.kept_state import (
     require_no_tensors,
     require_not_read,
 )
+from synth.runtime.tracing.left_values import restored
 from synth.runtime.tracing.modes import difference, joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.surroundings import (
@@ -164,7 +165,7 @@ def _recorded(
     turned: without gradients of what it computes, and with others of what it is given.
     """
     # copied before the move to "meta": the user's model keeps its values
-    empty = copy.deepcopy(model, plain_copies(model)).to("meta")
+    empty = restored(copy.deepcopy(model, plain_copies(model))).to("meta")
     if mode is not None:
         empty.train(mode)
     for module in empty.modules():

@@ -55,13 +55,18 @@ class Original:
         self.begun = {name: counts(each) for name, each in its.items()}
         weakref.finalize(model, self.forget).atexit = False
 
+    @property
+    def model(self) -> nn.Module | None:
+        """The model; None if it is gone."""
+        return None if self.watch is None else self.watch.model
+
     def forget(self) -> None:
         """Drop what refers to the model, which was freed."""
         self.watch, self.network, self.tensors, self.values = None, {}, {}, []
 
     def take_modes(self) -> None:
         """The user puts the network into a mode; the model may stay in another."""
-        model = None if self.watch is None else self.watch.model
+        model = self.model
         if model is not None:
             self.modes = {
                 Fact(name, "mode", "training"): each.training
@@ -81,7 +86,7 @@ class Original:
         Each rank compares the words that it has. A model that has gradients is trained
         by itself, beside the network.
         """
-        model = None if self.watch is None else self.watch.model
+        model = self.model
         if model is None:
             return ""
         now, its = _tensors(model), _tensors(network)
