@@ -97,7 +97,7 @@ def leave(
     for (module, name), value in left.items():
         if module not in modules:  # of another one, which the network has instead
             continue
-        here = vars(modules[module])
+        here: dict[str, Any] = modules[module].__dict__
         now = here.get(name, MISSING)
         if (module, name) in changed:
             _put(now, value)
