@@ -69,7 +69,11 @@ from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tracing.computed_weights import masked_weights, show_masked
+from synth.runtime.tracing.computed_weights import (
+    masked_weights,
+    show_computed,
+    show_masked,
+)
 from synth.runtime.tracing.left_values import leave
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.switches import require_same
@@ -135,6 +139,7 @@ class Network(Shown):
                 broadcast(values.detach(), first, everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         shown = partitioned_copy(model, self.program.homes, ranks)
+        show_computed(shown)
         template, modes = emptied(model), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
         self._meter, self._sessions = Meter(), itertools.count(1)
@@ -470,6 +475,7 @@ class Network(Shown):
     def _plan_anew(self, what: str) -> None:
         """Plan the model that this has become. Its tensors stay where they are."""
         self._require_complete(what)
+        show_computed(self._shown)
         with torch.inference_mode(False):
             require_adoptable(self._shown, self.ranks)
             programs = self._programs.anew(self._shown, what)
