@@ -26,6 +26,7 @@ MODULES = (
     "grid/spans",
     "grid/word_counter",
     "grid/process_grid",
+    "grid/forks",
     "grid/ranks",
     "grid/seals",
     "grid/rank_tree",

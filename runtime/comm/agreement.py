@@ -33,6 +33,7 @@ from synth.runtime.grid.fingerprint import (
     of_tensor,
     read,
 )
+from synth.runtime.grid.forks import require_rank
 from synth.runtime.grid.launched_job import reason_of
 from synth.runtime.grid.rank_tree import DIRECT, Said
 from synth.runtime.grid.spans import waiting
@@ -153,6 +154,7 @@ class Agreement:
         if len(self.members) == 1:
             self.first_number = self.number
             return None
+        require_rank(self.group)
         noted, self.noted = self.noted, []
         asked = [("", None, of_tensor(each)) for each in tensors]
         seen = read(each for _, _, each in (*noted, *asked))

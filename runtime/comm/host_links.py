@@ -39,6 +39,7 @@ from synth.runtime.comm.host_memory import (
     known_group,
     memories,
 )
+from synth.runtime.grid.forks import mind_forks, require_rank
 from synth.runtime.grid.hosts import HostList, host_here
 from synth.runtime.grid.launched_job import ranks_here, usable_cores
 from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
@@ -88,6 +89,7 @@ def share_memory(group: Any) -> None:
     """
     if have_met(group):
         return
+    mind_forks()
     known = known_group(group)
     members = dist.get_process_group_ranks(known)
     if len(members) == 1 or not carries_host(known):
@@ -142,6 +144,7 @@ def ranks_of_host(members: Sequence[int], limit: float) -> list[int]:
 
 def told(own: Any, group: Any) -> list[Any]:
     """What each rank of a group says, by its place there."""
+    require_rank(group)
     said: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(said, own, group=group)
     return said

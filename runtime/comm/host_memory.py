@@ -11,28 +11,37 @@ channel arrive in the order in which they are sent, and both ranks know their si
 message larger than a slot goes in several pieces. A piece that finds no free slot waits
 in a queue of its sender. A rank that waits for anything takes in what came from any
 other, so that slots become free while ranks wait for each other.
+
+Threads of a process may train networks of different groups. One lock guards all links.
+A thread that sleeps leaves it to the others. One thread at a time sleeps until notices
+come and takes them in for all; the others wait for it.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import select
 import socket
 import struct
+import threading
 import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from synth.runtime.grid.forks import Fork, require_rank
+
 SLOT = 2**21  # bytes of the largest piece
 SLOTS = 4  # for each direction between two ranks
 SPIN = 1e-4  # seconds for which a rank with a core asks for notices before it sleeps
-SLEEP = 3600.0  # seconds that a rank sleeps at a time: the system counts to 2**31 ms
+SLEEP = 1.0  # seconds at a time: another thread may add a link, or end one, meanwhile
 # whether a slot is full or free, the slot, bytes of the piece, the channel
 NOTICE = struct.Struct("=?IQQ")
 
@@ -63,7 +72,11 @@ def host_memory(group: Any) -> HostMemory:
     """What the ranks of a group share, once they have met (`share_memory`).
 
     group: torch's; None for the default one.
+
+    Raises `RuntimeError` in a process that was forked from one of several ranks.
     """
+    if Fork.why:
+        require_rank(group)
     return memories.get(known_group(group), NOTHING_SHARED)
 
 
@@ -128,31 +141,33 @@ class Link:
         self.rest = b""  # of a notice that has come in part
         self.ended = ""  # why nothing comes any more
         ends.setblocking(False)
-        self.number = ends.fileno()
-        inbox().add(self)
+        self.number, self.box = ends.fileno(), inbox()
+        self.box.add(self)
 
     def send(self, channel: int, values: torch.Tensor) -> int:
         """Start to send a message; returns the number of its last piece."""
-        for piece in pieces_of(values):
-            self.asked += 1
-            self.queue.append((channel, piece))
-        self._write()
-        return self.asked
+        with self.box.lock:
+            for piece in pieces_of(values):
+                self.asked += 1
+                self.queue.append((channel, piece))
+            self._write()
+            return self.asked
 
     def receive(self, channel: int, room: torch.Tensor) -> int:
         """Start to receive a message; returns the number of its last piece."""
-        here = self.arrivals[channel]
-        for piece in pieces_of(room):
-            here.wanted += 1
-            if not here.early:
-                here.rooms.append(piece)
-                continue
-            early = here.early.popleft()
-            if isinstance(early, int):
-                here.came += self._read(early, self.sizes.pop(early), piece)
-            else:
-                here.came += self._copied(early, piece)
-        return here.wanted
+        with self.box.lock:
+            here = self.arrivals[channel]
+            for piece in pieces_of(room):
+                here.wanted += 1
+                if not here.early:
+                    here.rooms.append(piece)
+                    continue
+                early = here.early.popleft()
+                if isinstance(early, int):
+                    here.came += self._read(early, self.sizes.pop(early), piece)
+                else:
+                    here.came += self._copied(early, piece)
+            return here.wanted
 
     def take(self, came: bytes) -> None:
         """Take in notices; none if the other rank has ended."""
@@ -171,7 +186,15 @@ class Link:
     def end(self, why: str) -> None:
         """Nothing comes any more."""
         self.ended = self.ended or why
-        inbox().remove(self)
+        self.box.remove(self)
+
+    def leave(self) -> None:
+        """Let go of both ends in a forked process: nothing is read or written."""
+        self.ended = Fork.why
+        self.socket.close()
+        self.free, self.arrivals = [], defaultdict(Arrivals)
+        for each in (self.queue, self.sizes, self.read):
+            each.clear()
 
     def tell(self, notice: bytes = b"") -> None:
         """Send a notice, after those of slots that are free again."""
@@ -215,7 +238,7 @@ class Link:
         """Copy a piece out of its slot; whether it is of the expected size."""
         fits = self._copied(self._bytes(self.theirs + slot, size), room)
         if not self.read:
-            inbox().untold.append(self.number)
+            self.box.untold.append(self.number)
         self.read.append(NOTICE.pack(False, slot, 0, 0))
         SharedBytes.received += size
         return fits
@@ -255,21 +278,22 @@ class Channel(NamedTuple):
 
         Raises `RuntimeError` if it ends, or does not do it in time.
         """
-        link, begin = self.link, time.monotonic()
-        while not there():
-            if link.ended:
-                raise RuntimeError(link.ended)
-            waited = time.monotonic() - begin
-            if waited > self.timeout:
-                raise RuntimeError(
-                    f"rank {link.other} has not {what} for {self.timeout:g} s, the"
-                    " timeout of the process group"
-                )
-            inbox().tell()
-            if waited < link.spin:
-                inbox().ask(link)
-            else:
-                inbox().sleep(min(self.timeout - waited, SLEEP))
+        link, box, begin = self.link, self.link.box, time.monotonic()
+        with box.lock:
+            while not there():
+                if link.ended:
+                    raise RuntimeError(link.ended)
+                waited = time.monotonic() - begin
+                if waited > self.timeout:
+                    raise RuntimeError(
+                        f"rank {link.other} has not {what} for {self.timeout:g} s, the"
+                        " timeout of the process group"
+                    )
+                box.tell()
+                if waited < link.spin and not box.sleeper:
+                    box.ask(link)
+                else:
+                    box.sleep(min(self.timeout - waited, SLEEP))
 
 
 class Sent(NamedTuple):
@@ -299,20 +323,25 @@ class Received(NamedTuple):
 class Inbox:
     """The links of this process, by the numbers of their sockets.
 
-    untold: those that have read, and not told so.
+    lock: who holds it may use links; none of the methods but `sleep` lets it go.
+    untold: links that have read, and not told so. sleeper: the thread that sleeps until
+    notices come; 0 for none. taken: what the others wait for meanwhile.
     """
 
     def __init__(self) -> None:
         self.links: weakref.WeakValueDictionary[int, Link] = (
             weakref.WeakValueDictionary()
         )
-        self.untold = list[int]()
+        self.lock = threading.RLock()
+        self.taken = threading.Condition(self.lock)
+        self.untold, self.sleeper = list[int](), 0
         self.poll = select.poll()
 
     def add(self, link: Link) -> None:
         """Take in what comes over a link, while this rank waits for anything."""
-        self.links[link.number] = link
-        self.poll.register(link.number, select.POLLIN)
+        with self.lock:
+            self.links[link.number] = link
+            self.poll.register(link.number, select.POLLIN)
 
     def remove(self, link: Link) -> None:
         """Take in no more of a link."""
@@ -327,13 +356,32 @@ class Inbox:
                 link.tell()
 
     def sleep(self, most: float) -> None:
-        """Take in what comes over any link within so many seconds."""
-        for number, _ in self.poll.poll(1000 * most + 1):
+        """Take in what comes over any link within so many seconds.
+
+        Another thread may do so already. Then this one waits until it has.
+        """
+        if self.sleeper not in (0, threading.get_ident()):
+            self.taken.wait(most)
+            return
+        for number in self._ready(most):
             link = self.links.get(number)
-            if link is None:  # of a job that is gone
-                self.poll.unregister(number)
-            else:
+            if link is not None:
                 self.ask(link)
+                continue
+            with suppress(KeyError):  # of a gone job, or ended by another thread
+                self.poll.unregister(number)
+
+    def _ready(self, most: float) -> list[int]:
+        """The sockets with notices; other threads may hold the lock meanwhile."""
+        self.sleeper = threading.get_ident()
+        try:
+            self.lock.release()
+            found = self.poll.poll(1000 * most + 1)
+        finally:
+            self.lock.acquire()
+            self.sleeper = 0
+            self.taken.notify_all()  # they go on once this one lets go of the lock
+        return [number for number, _ in found]
 
     def ask(self, link: Link) -> None:
         """Take in what has come over a link."""
@@ -345,8 +393,20 @@ class Inbox:
             came = b""
         link.take(came)
 
+    def leave(self) -> None:
+        """Let go of all links in a forked process, in which no other thread is left."""
+        self.lock = threading.RLock()
+        self.taken, self.sleeper = threading.Condition(self.lock), 0
+        self.poll = select.poll()
+        for link in list(self.links.values()):
+            link.leave()
+        self.links.clear()
+        self.untold.clear()
+
 
 @cache
 def inbox() -> Inbox:
     """The one of this process."""
-    return Inbox()
+    found = Inbox()
+    os.register_at_fork(after_in_child=found.leave)
+    return found

@@ -24,6 +24,7 @@ from synth.runtime.comm.host_links import told
 from synth.runtime.comm.host_memory import SharedBytes
 from synth.runtime.comm.messages import all_reduce
 from synth.runtime.grid.boxes import cut
+from synth.runtime.grid.forks import require_rank
 from synth.runtime.grid.hosts import host_here
 from synth.runtime.grid.launched_job import ranks_here, usable_cores
 from synth.runtime.grid.spans import waiting
@@ -80,6 +81,7 @@ class SharedMemory:
 
         free: whether nothing else lies in the own memory. Else the sum is a message.
         """
+        require_rank(self.group)
         words = sum(part.numel() for part in parts)
         flat = self.own[:words] if free else parts[0].new_empty(words)
         torch.cat([part.reshape(-1) for part in parts], out=flat)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from synth.runtime.grid.forks import mind_forks, require_rank
+
 _uses: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
@@ -27,7 +29,12 @@ def use_of(ranks: Sequence[int]) -> str:
     It is short, the same on all of them, and used once in the life of the default
     group: they do in the same order what they do together. Jobs that are started again
     have other names.
+
+    Raises `RuntimeError` in a process that was forked from one of several ranks.
     """
+    if len(ranks) > 1:
+        mind_forks()
+        require_rank()
     uses = _uses.setdefault(dist.group.WORLD, {})
     text = ",".join(map(str, ranks)).encode()
     members = hashlib.blake2b(text, digest_size=12).hexdigest()
@@ -188,6 +195,9 @@ class Ranks:
 
         The value is an object that can be pickled.
         """
+        if self.size == 1:  # in a forked process, too
+            return value
+        require_rank(self.group)
         values = [value]
         dist.broadcast_object_list(values, src=self.members[0], group=self.group)
         return values[0]
@@ -197,6 +207,9 @@ class Ranks:
 
         The value is an object that can be pickled.
         """
+        if self.size == 1:
+            return [value]
+        require_rank(self.group)
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.grid.forks import require_rank
+
 BITS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
@@ -74,6 +76,7 @@ def broadcast(values: torch.Tensor, source: int, group: Any) -> None:
 
     They may lie in another order in memory on another rank.
     """
+    require_rank(group)
     alike = values.contiguous()
     carried = transport_of(group, values.device).carried(alike)
     dist.broadcast(carried, src=source, group=group)

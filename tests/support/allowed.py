@@ -45,6 +45,7 @@ FROM_OS = {  # no starting of programs, no walk through the file system
     *("environ", "getpid", "getppid", "kill", "_exit", "pipe", "set_blocking", "read", "write", "path"),
     *("makedirs", "replace", "unlink", "open", "fdopen", "link", "O_WRONLY", "uname", "cpu_count"),
     *("memfd_create", "ftruncate", "close", "getuid"),  # memory without a file, for a rank of one user
+    "register_at_fork",  # a child leaves the connections of a rank alone
 }
 FROM_SYS = {"argv", "excepthook", "exit", "modules", "stderr", "stdout"}
 NO_CALLS = {

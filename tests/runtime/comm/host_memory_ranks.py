@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +33,7 @@ from synth.runtime.comm.messages import (
 )
 from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid.boxes import cut
-from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.ranks import Ranks, use_of
 from synth.runtime.grid.transport import broadcast
 
 CALLS = (
@@ -349,6 +350,110 @@ def outlived() -> bool:
         patched.setattr(host_links, "_is_own", lambda _: listener.close() is None)
         joined = host_links._joined(listener.getsockname(), bytes(host_links.GREETING.size))
     return given is None and joined is None
+
+
+def swapped(group: Any, number: int, words: int) -> bool:
+    """Whether two ranks got each other's words."""
+    other = 1 - dist.get_rank()
+    room, kind = torch.empty(words), "float32"
+    sends = [(other, values(1 - other, other, number, words, kind))]
+    wait_for(start_messages([(other, room)], sends, group))
+    return torch.equal(room, values(other, 1 - other, number, words, kind))
+
+
+def in_threads(threads: int, sizes: list[int]) -> tuple[bool, int] | None:
+    """Threads with a group each, which two ranks share: (whether all words came, the slots that are full)."""
+    first, memory = new_group()
+    groups = [first, *(dist.new_group([0, 1]) for _ in range(threads - 1))]
+    if outside(first):
+        return None
+    for each in groups:
+        share_memory(each)
+
+    def run(group: Any) -> bool:
+        right = [swapped(group, number, words) for number, words in enumerate(sizes)]
+        return all(right)
+
+    with ThreadPoolExecutor(threads) as pool:
+        right = list(pool.map(run, groups))
+    return all(right), left_full(memory, first)
+
+
+def beside(timeout: float) -> list[float] | None:
+    """What the first rank gets in a thread that waits for the second, which sends when the first and the
+    third have met and sent each other words meanwhile."""
+    group, channel = pair()
+    second, me = dist.new_group([0, 2]), dist.get_rank()
+    if me == 3:
+        return None
+    room, other = torch.zeros(1), torch.zeros(1)
+    with ThreadPoolExecutor(1) as pool:
+        if me == 0 and channel is not None:
+            received = pool.submit(channel._replace(timeout=timeout).receive(room).wait)
+            time.sleep(0.1)
+        if me != 1:
+            share_memory(second)
+            to = 1 if me == 0 else 0
+            wait_for(start_messages([(to, other)], [(to, torch.full((1,), me + 5.0))], second))
+        if channel is not None:
+            dist.barrier(group)
+        if me == 1 and channel is not None:
+            channel.send(room + 3).wait()
+        if me == 0:
+            received.result()
+    return [float(room), float(other)]
+
+
+def forked(rounds: int) -> tuple[list[str], bool] | None:
+    """What is said in forked children of two ranks, which go on meanwhile; whether all words come there."""
+    group, channel = pair()
+    if channel is None:
+        return None
+    other = 1 - dist.get_rank()
+    room = torch.empty(1)
+    under_way = channel.receive(room), channel.send(torch.full((1,), float(other)))
+    calls: list[Callable[[], Any]] = [
+        under_way[0].wait,
+        lambda: swapped(group, 0, 3),
+        lambda: swapped(None, 0, 3),
+        lambda: all_reduce(torch.ones(1), group),
+        lambda: host_links.told(1, group),
+        lambda: use_of([0, 1]),
+    ]
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(15)
+        os.write(into, "\n".join(said(call) for call in calls).encode())
+        os._exit(0)
+    os.close(into)
+    right = [swapped(group, number, 1 + number) for number in range(rounds)]
+    wait_for(list(under_way))
+    with os.fdopen(out) as told:
+        lines = told.read().split("\n")
+    os.waitpid(child, 0)
+    return lines, all(right) and float(room) == dist.get_rank()
+
+
+def gone_before_its_child() -> str:
+    """What is said to a rank whose peer ends, but not a child of that."""
+    group, channel = pair()
+    if channel is None:
+        return ""
+    told, child = "", 0
+    if dist.get_rank() == 1:
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+        channel.link.socket.close()
+    else:
+        told = said(channel._replace(timeout=5.0).receive(torch.empty(1)).wait)
+    dist.barrier(group)
+    if child:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return told
 
 
 def gone(before: bool) -> str:

@@ -186,6 +186,30 @@ def test_a_rank_that_reads_nothing(ranks: RankPool) -> None:
     assert first == "rank 1 has not read what it got for 0.2 s, the timeout of the process group"
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("sizes", [[3] * 300, [5, FULL + 3, 2 * FULL, 1] * 5, [FULL * (SLOTS + 1), 7] * 3])
+def test_threads_have_groups_of_their_own(threads: int, sizes: list[int], ranks: RankPool) -> None:
+    found = ranks.call("in_threads", threads, sizes, seconds=60)
+    assert [right for right, _ in members(found, 2)] == [True] * 2
+
+
+def test_a_thread_that_waits_keeps_no_other_waiting(ranks: RankPool) -> None:
+    assert members(ranks.call("beside", 20.0, seconds=60), 3) == [[3.0, 7.0], [0.0, 0.0], [0.0, 5.0]]
+
+
+def test_a_forked_child_sends_and_reads_nothing(ranks: RankPool) -> None:
+    for rank, (said, right) in enumerate(members(ranks.call("forked", 200, seconds=60), 2)):
+        assert right
+        assert len(said) == 6
+        for each in said:
+            assert each.startswith(f"this process was forked from rank {rank} after a network was made")
+
+
+def test_a_rank_that_ends_before_its_child_is_seen(ranks: RankPool) -> None:
+    first, *_ = ranks.call("gone_before_its_child", seconds=60)
+    assert first == "Connection closed by peer, rank 1"
+
+
 @pytest.mark.parametrize("seconds", [2e8, 1e300, float("inf")])
 def test_a_wait_may_be_longer_than_the_system_counts(seconds: float, ranks: RankPool) -> None:
     assert members(ranks.call("patient", seconds), 2) == [1.0, 0.0]
