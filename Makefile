@@ -8,7 +8,7 @@ DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
 .PHONY: check test lint demo golden mutants judges bench bench-network bench-models bench-balance bench-limits bench-gpu bench-all accuracy published networks fuzz wheel light audit \
-	docs notebooks pictures proof proof-quick
+	docs notebooks pictures proof proof-quick versions
 
 check: lint test
 
@@ -73,6 +73,18 @@ bench-all: bench
 # hostile input for 15 minutes, from another seed each day
 fuzz: $(READY)
 	PYTHONPATH=. $(BIN)/python tests/support/fuzz.py --seconds 900 --seed $$(date +%Y%m%d)
+
+# the tests of ranks and of programs with the oldest versions that pyproject.toml declares, and with the newest;
+# brings gigabytes of CUDA, takes half an hour
+TESTED = tests/runtime tests/codegen tests/parallel
+TOOLS = expecttest hypothesis jsonschema pytest pytest-timeout pytest-xdist ruff
+versions:
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[all,hdf5,zarr]' $(TOOLS)
+	CI=1 build/oldest/bin/python -m pytest -q -n auto --dist loadfile -W default $(TESTED)
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip install -q -e '.[all,hdf5,zarr]' $(TOOLS)
+	CI=1 build/newest/bin/python -m pytest -q -n auto --dist loadfile -W default $(TESTED)
 
 # the same commit gives the same bytes, wherever and whenever it is built
 wheel: $(READY)

@@ -34,6 +34,21 @@ def test_every_dependency_is_pinned() -> None:
     assert {name_of(each) for each in asked} <= {name_of(pin) for pin in pins}
 
 
+def test_the_oldest_versions_are_those_that_are_declared() -> None:
+    """What users install is not older than what `make versions` tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    apart = ("dev", "docs", "models")  # tools, and libraries that models come from
+    used = {extra: each for extra, each in extras.items() if extra not in apart}
+    asked = [*project["dependencies"], *(each for extra in used.values() for each in extra)]
+    declared = dict(each.lower().split(">=") for each in asked if ">=" in each)
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()[1:]
+    pins = dict(line.split("==") for line in lines)
+    for name, version in declared.items():
+        parts = version.split(".")
+        assert pins[name].split(".")[: len(parts)] == parts, f"{name}: {pins[name]}, declared is {version}"
+
+
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 def test_shell_scripts_are_clean(tmp_path: Path) -> None:
     scripts = [ROOT / ".ci/run", ROOT / ".ci/light", ROOT / "examples/demo.sh"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def sources_of(graph: fx.Graph) -> Sources:
     """Node -> those that it reads; those of the last node are the outputs, in order."""
     found = {node: list(node.all_input_nodes) for node in graph.nodes}
-    last = next(reversed(graph.nodes))
+    (last,) = graph.find_nodes(op="output")
     return {**found, last: list(last.args[0])}
 
 
@@ -35,7 +35,8 @@ def note_left_out(graph: fx.Graph, before: Sources, operators: Operators) -> Non
     passing = _Passing(now, operators)
     lost = _lost(before, now, passing)
     if any(lost):
-        next(reversed(graph.nodes)).meta["left out"] = tuple(frozenset(e.name for e in each) for each in lost)
+        (output,) = graph.find_nodes(op="output")
+        output.meta["left out"] = tuple(frozenset(node.name for node in each) for each in lost)
 
 
 def _lost(
