@@ -74,8 +74,8 @@ class Builder(Wiring):
 
     expected: node -> what its step makes, as it was traced. inputs: nodes.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
-    saving: mode -> node of a call that saves a tensor in its checkpoint -> whether it
-        has changed its buffers by then.
+    saving: mode -> node of a call that saves a tensor -> whether it has changed its
+        buffers by then.
     """
 
     def __init__(
@@ -195,6 +195,7 @@ class Builder(Wiring):
                 self._add_paths(call)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
+        for mode in (True, False):
             if node.meta.get("saving", {}).get(mode, may_save(node)):
                 self.saving.setdefault(mode, {})[node.name] = _updates_first(call)
         others = [each for each in call.parameters if is_expression(each)]

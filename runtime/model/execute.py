@@ -6,7 +6,7 @@ values of such a region are freed, and computed again when the backward pass nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from types import MappingProxyType
@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import (
+    _StopRecomputationError,
+    checkpoint,
+    set_checkpoint_early_stop,
+)
 
 from synth.runtime.layers.steps.draws import Drawing
 from synth.runtime.tracing.open_regions import UNSET, Checkpoint, early_stop
@@ -206,6 +210,36 @@ def _names(parts: Schedule) -> frozenset[str]:
     """The calls of some parts."""
     named = (p.names if isinstance(p, Region) else {p.name} for p in parts)
     return frozenset().union(*named)
+
+
+def behind_last_save(scheduled: Schedule) -> frozenset[str]:
+    """The calls behind the last one of a pass that saves a tensor.
+
+    torch would not compute them again for a user's checkpoint around the pass, if
+    nothing behind it saves one. Calls outside of the model's regions are known by name.
+    """
+    for place, part in reversed([*enumerate(scheduled)]):
+        if isinstance(part, Region) and part.checkpoint.saves:
+            return _names(scheduled[place:])
+        if isinstance(part, Scheduled) and part.saves is not None:
+            return _names(scheduled[place + part.saves :])
+    return _names(scheduled)
+
+
+@contextmanager
+def unless_stopped(buffers: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Buffers stay as they are if a user's checkpoint ends to compute again in here.
+
+    It computes again in a backward pass.
+    """
+    again = torch._C._current_graph_task_id() != -1
+    words = [(own, own.detach().clone()) for own in buffers] if again else []
+    try:
+        yield
+    except _StopRecomputationError:
+        for own, before in words:
+            own.data.copy_(before)
+        raise
 
 
 def _drawing(region: Region, steps: Mapping[str, nn.Module]) -> Iterator[Drawing]:

@@ -47,6 +47,7 @@ from synth.runtime.model.compiled import (
     renew,
 )
 from synth.runtime.model.compiled_steps import LATER, CompiledSteps
+from synth.runtime.model.execute import unless_stopped
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
@@ -248,6 +249,18 @@ class Network(Shown):
             self._require_state(first, given)
         if first is not self.program:
             self._read_also(first)
+        with unless_stopped(self._last_buffers(first)):
+            return self._left(call, given)
+
+    def _last_buffers(self, first: StepGraph) -> Iterator[torch.Tensor]:
+        """The own words of buffers that the last calls of a pass may change."""
+        for key in sorted(first.last_buffers()):
+            held: Any = stored(*self._places[key])
+            yield held._local if isinstance(held, PartitionedTensor) else held
+
+    def _left(self, call: CallGraphs, given: list[torch.Tensor]) -> Any:
+        """What the model gives for some inputs, as the user asks for it."""
+        first, states = call.first, self.program.states
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
             program, made, before = self._computed(call, given)

@@ -34,7 +34,7 @@ from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import FirstPass
-from synth.runtime.model.execute import Again, Schedule, execute
+from synth.runtime.model.execute import Again, Schedule, behind_last_save, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.model.states import States
@@ -336,6 +336,17 @@ class StepGraph(Wiring):
             values = values or dict(zip(self.sources[name], given, strict=True))
             read.update(self._read_back(name, values, uses, bound))
         return made
+
+    @cached_property
+    def behind_last_save(self) -> frozenset[str]:
+        """The calls that a user's checkpoint around a pass may not compute again."""
+        return behind_last_save(self.schedules[True])
+
+    def last_buffers(self) -> set[str]:
+        """The keys of buffers that these calls change in their mode."""
+        names = (n for n in self.behind_last_save if self.steps[n].changes_buffers)
+        uses = (use for name in names for use in self.uses[name])
+        return {use.key for use in uses if use.place.is_buffer}
 
     @contextmanager
     def _unchanged(self, name: str, tensors: LocalTensors) -> Iterator[None]:

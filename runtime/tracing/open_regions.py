@@ -17,7 +17,7 @@ SAVE_NOTHING = frozenset(
     {
         *("add", "sub", "rsub", "neg", "cat", "concat", "stack", "pad", "sum", "mean"),
         *("reshape", "view", "permute", "transpose", "movedim", "flatten", "unflatten"),
-        *("getitem", "chunk", "split", "select", "narrow", "expand", "to", "clone"),
+        *("chunk", "split", "select", "narrow", "expand", "to", "clone"),
         *("unsqueeze", "squeeze", "contiguous", "roll", "flip", "identity", "detach"),
         *("interpolate", "pixel_shuffle", "pixel_unshuffle"),
     }
@@ -170,6 +170,8 @@ def early_stop() -> bool | None:
 def may_save(node: fx.Node) -> bool:
     """Whether a call saves a tensor if its result has a gradient."""
     name = str(getattr(node.target, "__name__", node.target)).strip("_0123456789")
-    if name in ("mul", "rmul", "div", "truediv"):  # by a number
-        return sum(isinstance(each, fx.Node) for each in node.args) > 1
-    return name not in SAVE_NOTHING
+    if name in ("mul", "rmul", "div", "truediv", "getitem"):  # by numbers
+        found = list[fx.Node]()
+        fx.node.map_arg((node.args, node.kwargs), found.append)
+        return len(found) > 1
+    return node.op == "call_module" or name not in SAVE_NOTHING

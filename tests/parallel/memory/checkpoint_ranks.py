@@ -148,6 +148,37 @@ def nested(form: str, early: bool, plan: Any, around: bool | None) -> tuple[floa
     return difference, counters(net), counters(model)
 
 
+class Ends(nn.Module):
+    """Ends in a checkpoint, and may then add what it has read."""
+
+    def __init__(self, adds: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.adds = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), adds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(lambda h: self.norm(h).relu(), self.first(x), use_reentrant=False)
+        return made + x if self.adds else made
+
+
+def inside_of_users(adds: bool, behind: bool) -> tuple[list[int], list[int]]:
+    """Counters of this rank and of one process, with a checkpoint of the user around a pass.
+
+    behind: whether that saves a tensor behind the pass.
+    """
+    torch.manual_seed(0)
+    model = Ends(adds)
+    net = synth.parallelize(copy.deepcopy(model), SHAPE)
+    for each in (net, model, net, model):
+
+        def run(x: torch.Tensor, each: Any = each) -> Any:
+            made = each(x)
+            return made.square() if behind else made
+
+        made: Any = checkpoint(run, torch.randn(SHAPE), use_reentrant=False)
+        made.square().sum().backward()
+    return counters(net), counters(model)
+
+
 def nested_trained_later(form: str) -> tuple[list[int], list[int]]:
     """Counters of this rank and of one process. All but the last layer are frozen at first."""
     torch.manual_seed(0)

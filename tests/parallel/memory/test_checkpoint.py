@@ -55,6 +55,16 @@ def test_early_stop_around_the_steps_counts(early: bool, around: bool, ranks: Ra
         assert difference < 1e-8
 
 
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.one_in(2)
+def test_a_users_checkpoint_around_a_pass_stops_as_in_one_process(
+    adds: bool, behind: bool, ranks: RankPool
+) -> None:
+    for counted, expected in ranks.call("inside_of_users", adds, behind):
+        assert counted == expected == [6 if behind else 4]
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.one_in(3)
 def test_layers_that_are_trained_later_are_computed_again(form: str, ranks: RankPool) -> None:
