@@ -42,7 +42,8 @@ def written(folder: Path, kind: str, values: np.ndarray) -> Samples:
     chunks = (1, *(max(1, n // 2) for n in values.shape[1:]))
     if kind == "zarr":
         zarr = pytest.importorskip("zarr")
-        zarr.open_group(file, mode="w").create_array("group/x", data=values, chunks=chunks)
+        sizes = {"shape": values.shape, "dtype": values.dtype, "chunks": chunks}
+        zarr.open_group(file, mode="w").create_array("group/x", **sizes)[...] = values
         return open_samples(file, dataset="group/x")
     h5py = pytest.importorskip("h5py")
     with h5py.File(file, "w") as made:
@@ -109,7 +110,8 @@ def test_only_the_chunks_of_the_own_box_are_read(tmp_path: Path) -> None:
     plan = _plan(SMALL, PerAxis(h=2, w=4))
     values = np.random.default_rng(0).random(plan.layer.input, dtype=np.float32)
     file = tmp_path / "x.zarr"
-    zarr.create_array(file, data=values, chunks=(1, 16, 4, 2))
+    sizes = {"shape": values.shape, "dtype": values.dtype}
+    zarr.create_array(file, **sizes, chunks=(1, 16, 4, 2))[...] = values
     chunks = [path for path in file.rglob("*") if path.is_file() and path.name != "zarr.json"]
     own = [path for path in chunks if path.parts[-2:] == ("1", "2")]  # of rows and columns
     assert len(own) == len(chunks) // 8 == len(values)

@@ -11,6 +11,7 @@ import pytest
 
 import synth
 from synth.runtime.grid.torch_version import OLDEST, require_torch
+from synth.runtime.model.compiled_steps import require_compiler
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -26,6 +27,12 @@ def test_an_old_torch_is_refused(version: str) -> None:
 @pytest.mark.parametrize("version", ["2.8.0", "2.13.0+cpu", "2.15.0a0", "3.0", "unknown"])
 def test_a_newer_one_is_not(version: str) -> None:
     require_torch(version)
+
+
+def test_steps_are_compiled_where_that_was_tried() -> None:
+    with pytest.raises(ValueError, match=r"torch 2\.8\.0 is too old to compile .* 2\.13 or later; leave"):
+        require_compiler("2.8.0")
+    require_compiler("2.13.0+cpu")
 
 
 def test_it_is_refused_where_a_name_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
