@@ -16,7 +16,6 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.traced import Trace, enter, first_apart, register, traceable
 from synth.runtime.compiled.steps import Pass, compiled
-from synth.runtime.grid.torch_version import is_older
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -29,7 +28,6 @@ from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.undisturbed import saved_as_they_are
 
 MOST = 32  # compiled passes that are kept
-OLDEST = 2, 13  # torch with which steps have been compiled
 REMEDY = (
     "; call net.compile(disable=True), and compile a module around the network, in"
     " which it is one operator where it was parallelized with outputs='whole'"
@@ -37,17 +35,6 @@ REMEDY = (
 REFUSED = f"which steps that net.compile() has compiled do not{REMEDY}"
 LATER = f"gradients are added up in no_sync(), {REFUSED}"
 Key = tuple[Any, ...]
-
-
-def require_compiler(version: str) -> None:
-    """Raise `ValueError` for a torch that is older than `OLDEST`."""
-    if is_older(version, OLDEST):
-        oldest = ".".join(map(str, OLDEST))
-        raise ValueError(
-            f"torch {version} is too old to compile the steps of a network, which needs"
-            f" {oldest} or later; leave compile() away, or run pip install"
-            f" 'torch>={oldest}'"
-        )
 
 
 class Words:

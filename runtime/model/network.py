@@ -46,7 +46,7 @@ from synth.runtime.model.compiled import (
     leave_alone,
     renew,
 )
-from synth.runtime.model.compiled_steps import LATER, CompiledSteps, require_compiler
+from synth.runtime.model.compiled_steps import LATER, CompiledSteps
 from synth.runtime.model.execute import unless_stopped
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.live.adopt import adopt, require_adoptable
@@ -533,7 +533,6 @@ class Network(Shown):
                 "dynamic=True: each shape has layouts of its own, for which its steps"
                 " are compiled; leave dynamic away"
             )
-        require_compiler(torch.__version__)
         options.pop("fullgraph", None)  # it is, always
         made = CompiledSteps({"backend": backend, **options})
         self._compiled = None if disable else made
