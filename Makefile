@@ -80,10 +80,10 @@ TESTED = tests/runtime tests/codegen tests/parallel
 TOOLS = expecttest hypothesis jsonschema pytest pytest-timeout pytest-xdist ruff
 versions:
 	$(PYTHON) -m venv build/oldest
-	build/oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[all,hdf5,zarr]' $(TOOLS)
+	build/oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[all,hdf5,models,zarr]' $(TOOLS)
 	CI=1 build/oldest/bin/python -m pytest -q -n auto --dist loadfile -W default $(TESTED)
 	$(PYTHON) -m venv build/newest
-	build/newest/bin/python -m pip install -q -e '.[all,hdf5,zarr]' $(TOOLS)
+	build/newest/bin/python -m pip install -q -e '.[all,hdf5,models,zarr]' $(TOOLS)
 	CI=1 build/newest/bin/python -m pytest -q -n auto --dist loadfile -W default $(TESTED)
 
 # the same commit gives the same bytes, wherever and whenever it is built

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,9 @@ from synth.runtime.grid.process_grid import At, peers_along, rank_of
 from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
 from synth.runtime.grid.transport import carries_host, is_queued
+
+COUNTED = torch.__version__ >= (2, 14)  # whether torch names groups after one count
+OWN_GROUPS = 10**6  # added to the count, so that names are none of the user's groups
 
 
 class Counter(Protocol):
@@ -238,12 +242,33 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
         found = left[alike[0]]
         left_groups().remove(found)
         return found
-    while len(created) < most:
-        dist.new_group([me], use_local_synchronization=True)
-    made = dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
+    with _named_after(most, me):
+        kind = {"use_local_synchronization": True}
+        made = dist.new_group(list(ranks), limit, backend, **kind)
     connect(made)
     share_memory(made)
     return made
+
+
+@contextmanager
+def _named_after(number: int, me: int) -> Iterator[None]:
+    """Let torch name the next group of some ranks after a number that they all know.
+
+    Up to 2.13 it takes the number of its groups, so this rank makes some of its own.
+    From 2.14 on it takes a count that is of all ranks, who may later make a group
+    together: it is put back.
+    """
+    world: Any = dist.distributed_c10d._world
+    if not COUNTED:
+        while len(world.pg_names) < number:
+            dist.new_group([me], use_local_synchronization=True)
+        yield
+        return
+    before, world.group_count = world.group_count, OWN_GROUPS + number
+    try:
+        yield
+    finally:
+        world.group_count = before
 
 
 def connect(group: Any, device: str = "cuda") -> None:

@@ -12,7 +12,6 @@ from synth.runtime.kernels.autocast import Region
 
 # what torch has where nobody has called `set_checkpoint_early_stop`
 UNSET: Any = torch.utils.checkpoint._enable_checkpoint_early_stop
-INPUTS = "NoopSaveInputs"  # by which torch 2.8 saves those of a checkpoint
 # calls of which no backward pass reads a tensor
 SAVE_NOTHING = frozenset(
     {
@@ -102,8 +101,7 @@ class CheckpointRegions:
         their parameters.
         """
         if self.open and "saves" not in node.meta:
-            own = not node.name.startswith(INPUTS)
-            node.meta["saves"] = own and self.open[-1].saved_since()
+            node.meta["saves"] = self.open[-1].saved_since()
         if node.meta.get("region") and value is not None and not value.requires_grad:
             node.meta["saves"] |= may_save(node)
 

@@ -193,7 +193,7 @@ def record_autograd_functions(record: Callable[..., Any]) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            return original.__func__(cls, *args, **kwargs)
+            return original.__get__(None, cls)(*args, **kwargs)
 
         if active:
             return run(*args, **kwargs)

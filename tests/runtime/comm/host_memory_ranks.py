@@ -639,8 +639,7 @@ def many_ranks(numbers: list[int], most: int) -> tuple[list[int], bool, list[flo
         rooms, own = {at: torch.empty(1) for at in others}, torch.tensor([10.0 * me])
         wait_for(start_messages(list(rooms.items()), [(at, own) for at in others], everyone))
         dist.barrier()
-    keys = store.list_keys() if hasattr(store, "list_keys") else ()  # torch 2.8 has no list
-    left = [key for key in keys if "/host " in key]
+    left = [key for key in store.list_keys() if "/host " in key]
     return sorted(memory.channels), memory.whole, [float(each) for each in rooms.values()], calls, left
 
 

@@ -115,7 +115,6 @@ def _attack(folder: Path) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.skipif(not hasattr(dist.TCPStore, "list_keys"), reason="this torch cannot list keys")
 def test_a_stranger_of_this_machine_ends_no_run_and_one_of_another_reaches_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
