@@ -21,7 +21,7 @@ from synth.runtime.grid.rank_tree import DIRECT, AbsentRankError, StoreTree
 from synth.runtime.grid.ranks import AbsentRanks, Ranks, named, timeout_of, use_of
 from synth.runtime.grid.transport import carries_host, is_queued
 
-COUNTED = torch.__version__ >= (2, 14)  # whether torch names groups after one count
+COUNTED = torch.__version__ >= "2.14"  # whether torch names groups after one count
 OWN_GROUPS = 10**6  # added to the count, so that names are none of the user's groups
 
 
@@ -242,9 +242,9 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
         found = left[alike[0]]
         left_groups().remove(found)
         return found
+    alone = {"use_local_synchronization": True}
     with _named_after(most, me):
-        kind = {"use_local_synchronization": True}
-        made = dist.new_group(list(ranks), limit, backend, **kind)
+        made = dist.new_group(list(ranks), limit, backend, **alone)  # type: ignore
     connect(made)
     share_memory(made)
     return made
