@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.exchanges import all_reduced
 from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.process_groups import ProcessGroups, uncounted
 from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
 from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
@@ -86,10 +86,6 @@ class Border(NamedTuple):
 
 
 NO_BORDER = Border(lambda given: given, lambda given, gradient: gradient)
-
-
-def _not_counted(words: int) -> None:
-    """Where nobody asks."""
 
 
 class MessageSum:
@@ -190,7 +186,7 @@ class Buckets:
         size: int = BYTES,
         keeps: bool = False,
         border: Border = NO_BORDER,
-        count: Count = _not_counted,
+        count: Count = uncounted,
     ) -> None:
         self.keeps, self.border, self.count = keeps, border, count
         if size < 0:

@@ -32,7 +32,7 @@ class Counter(Protocol):
         """Record that a step of a phase starts, and add the words that it receives."""
 
 
-def uncounted(words: int, step: int) -> None:
+def uncounted(words: int, step: int = 0) -> None:
     """Count nothing."""
 
 

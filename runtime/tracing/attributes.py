@@ -25,10 +25,14 @@ from synth.runtime.tracing.facts import (
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
-from synth.runtime.tracing.left_values import LeftValue, holds_left, standing_for
+from synth.runtime.tracing.left_values import (
+    LeftValue,
+    Place,
+    holds_left,
+    standing_for,
+)
 from synth.runtime.tracing.switches import Switches, read_by_users
 
-Place = tuple[str, str]  # (module, attribute)
 Names = set[Place]
 ALL = "__dict__"  # stands for all attributes of a module
 

@@ -18,12 +18,13 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree
 
-from synth.runtime.tracing.attributes import Attributes, Place
+from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.counted import Comparisons
 from synth.runtime.tracing.facts import (
     OUTSIDE,
     Description,
 )
+from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.modes import difference
 from synth.runtime.tracing.recorder import KeptTensor
 from synth.runtime.tracing.surroundings import Kept

@@ -82,7 +82,7 @@ def standing_for(value: Any, name: str, constants: tuple[type, ...]) -> Any:
 
 def holds_left(value: Any) -> bool:
     """Whether something has such a value in it."""
-    return any(isinstance(e, LeftValue) for e in _pytree.tree_leaves(value))
+    return next(_left_in(value), None) is not None
 
 
 def leave(

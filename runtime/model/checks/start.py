@@ -36,9 +36,9 @@ def init_process_group(
     timeout: of the start, and of every collective of the group; None for torch's.
     options: others of torch's function, such as `device_id`.
 
-    Raises `ValueError` for options that the launcher says and where several ranks have
-    no address to meet at, and `RuntimeError` if there is a default group, or outside of
-    the main thread.
+    Raises `ValueError` for options that the launcher says, and where several ranks have
+    no address to meet at. Raises `RuntimeError` if there is a default group, or outside
+    of the main thread.
     """
     given = {"init_method", "store", "rank", "world_size"} & options.keys()
     if given:
