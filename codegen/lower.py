@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from synth.base.doors import option
 from synth.base.errors import UsageError
@@ -17,6 +17,7 @@ from synth.codegen.quoting import in_docstring
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import GRADIENTS, WRITES, Pass, role_name
 from synth.planning.plan import Plan
+from synth.schedule.pass_plan import ONES
 from synth.schedule.pass_program import pass_program
 
 PROTOCOL = 1  # the version of `synth.runtime.layers.layer_program` that modules are emitted for
@@ -228,9 +229,20 @@ def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
         ("owned_in", f"owned_{suffix(plan, 'In')}"),
         ("owned_ker", "owned_ker"),
         ("owned_out", f"owned_{suffix(plan, 'Out')}"),
+        *_halo_of_in(plan),
         ("function", "Layer"),
         ("prefetch_ker", "prefetch_ker" if prefetches else "None"),
     )
+
+
+def _halo_of_in(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Where the forward pass fetches rows to: a shard may be kept in a buffer that has room for them."""
+    forward, d = plan.first, plan.distribution
+    if forward.pass_ != "forward" or not d.halo_axes("In") or d.group_size("In") > 1:
+        return
+    yield "carried_in", f"carried_{suffix(plan, 'In')}"
+    if d.keeps_zeros or forward.counts == ONES:
+        yield "work", "work"
 
 
 # -- the self-check ---------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
         axes=quoted(neighbour_axes(signature, rows)),
         tensor=rows.tensor,
         padded=signature.padded and rows.tensor == "In",
-        in_room=signature.ghosts,
+        in_room=signature.ghosts or (signature.written == "Out" and not signature.shared("In")),
         step=signature.program.fetches.index(rows),
     )
 

@@ -53,7 +53,7 @@ class Rooms:
         """The same shard in a buffer with room for its ghost rows: the only copy.
 
         `fetch_rows` receives into that buffer if it is given this tensor. The buffer
-        lives as long as the program.
+        lives until `leave`, or as long as the program.
 
         own: the words of `owned`. carried: the box with the ghost rows.
         zeros: zeros to keep around the carried box, as `F.pad` takes them: where the
@@ -71,6 +71,10 @@ class Rooms:
         shard.copy_(own)
         self.kept[whole.data_ptr()] = Room(whole, values, frame, around)
         return shard
+
+    def leave(self, shard: torch.Tensor) -> None:
+        """Forget the buffer that a shard lives in, if it does."""
+        self.kept.pop(shard.untyped_storage().data_ptr(), None)
 
     def of(self, own: torch.Tensor, owned: Box) -> Room | None:
         """The buffer that `keep` made for a shard; None for any other tensor."""

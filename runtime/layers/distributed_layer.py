@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from synth.runtime.comm.exchanges import Exchange, Words
 from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
-from synth.runtime.grid.boxes import Box, shape, volume
+from synth.runtime.grid.boxes import Box, overlap, shape, volume
 from synth.runtime.grid.process_grid import (
     At,
     coordinates,
@@ -35,6 +35,7 @@ from synth.runtime.kernels.autocast import (
 )
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context, Pending
+from synth.runtime.kernels.frame import explicit_zeros
 from synth.runtime.layers.class_rows import (
     divided_input,
     filler_masks,
@@ -167,6 +168,25 @@ class DistributedLayer(nn.Module):
         draw_parameters(self)
 
     # -- one step -------------------------------------------------------------------
+
+    def in_room(self, shard: torch.Tensor) -> torch.Tensor:
+        """The same shard in a buffer with room for its halo and the zeros around it.
+
+        `forward` then receives the halo there, and nothing is copied again.
+        `context.rooms.leave` lets go of the buffer.
+        """
+        program = self.program
+        if self.idle or program.carried_in is None or not shard.numel():
+            return shard
+        owned, carried = program.owned_in(self.at), program.carried_in(self.at)
+        if overlap(owned, carried) != owned:  # nothing reads some of its rows
+            return shard
+        zeros: list[int] = []
+        if program.work is not None:
+            zeros = explicit_zeros(program.work(self.at), program.windows)
+        if carried == owned and not zeros:
+            return shard
+        return self.context.rooms.keep(shard, owned, carried, zeros)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """This rank's shard of the output, from its shard of the input.

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from synth.runtime.grid.boxes import Box, Window
+from synth.runtime.grid.boxes import Box, Interval, Window
 from synth.runtime.grid.process_grid import At
 from synth.runtime.grid.residue_classes import Classes
 
 PROTOCOL = 1  # the version that this runtime reads
-OPTIONAL = ("classes", "undivided")  # fields that most modules do not declare
+OPTIONAL = ("classes", "undivided", "carried_in", "work")  # fields of some modules
 ANEW = "it was emitted by another version of synth; emit it anew"
 
 
@@ -36,6 +36,10 @@ class LayerProgram:
         and boxes are those of the tensors with classes.
     gradients: tensors of which a training step makes the gradient, of "In" and "Ker".
     owned_in, owned_ker, owned_out: coordinates of a rank -> the box that it owns.
+    carried_in: coordinates of a rank -> its box of In with the halo that the forward
+        pass fetches; None where it fetches none, or shares In in a group.
+    work: coordinates of a rank -> its block of the nest; None where the forward pass
+        fetches no halo, or takes tiles of rows, between which no zeros may lie.
     function: the layer for autograd, called as `function.apply(shard of the input,
         shard of Ker, at, groups, context, prefetch)`.
     prefetch_ker: starts to gather Ker before the layer's turn, called with (shard of
@@ -61,6 +65,8 @@ class LayerProgram:
     prefetch_ker: Callable[..., Any] | None
     classes: dict[str, Classes] = field(default_factory=dict)
     undivided: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    carried_in: Callable[[At], Box] | None = None
+    work: Callable[[At], dict[str, Interval]] | None = None
 
 
 def layer_program(protocol: int, **declared: Any) -> LayerProgram:

@@ -56,7 +56,8 @@ class Halo(NamedTuple):
 
         def fetched(own: torch.Tensor) -> torch.Tensor:
             neighbours = self._neighbours(context, "forward", "halo")
-            return fetch_rows(own, owned, carried, neighbours, self.zeros)
+            rooms = context.rooms
+            return fetch_rows(own, owned, carried, neighbours, self.zeros, rooms)
 
         def returned(gradient: torch.Tensor) -> torch.Tensor:
             neighbours = self._neighbours(context, "backward-data", "return")

@@ -36,10 +36,10 @@ class PlannedLayer(Step):
         samples and features is planned as a convolution with a kernel of one. Then the
         channels of `source` are the last dimension.
 
-    `forward` redistributes the input to `aligned`, reshapes the channels of a grouped
+    `placed` redistributes the input to `aligned`, reshapes the channels of a grouped
     layer to (group, channel), drops the rows that no window reads, and redistributes
     the result to the layer's own layout. Where the boxes of that layout are runs of
-    channels (`merged_input`), `forward` reshapes the channels last.
+    channels (`merged_input`), it reshapes the channels last.
     """
 
     def __init__(
@@ -79,10 +79,32 @@ class PlannedLayer(Step):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """This rank's shard of Out, from its shard of In in the layout `source`."""
+        return self._made(self.placed(shard))
+
+    def taking(self, given: list[torch.Tensor]) -> torch.Tensor:
+        """The same without gradients, of a shard that nobody reads later.
+
+        given: the shard alone. It is taken out, and copied to where its halo will be,
+        so that its own memory is free while the layer computes.
+        """
+        with entered(self.autocast):
+            shard = self.module.in_room(self.placed(given.pop()))
+            try:
+                return self._made(shard)
+            finally:
+                self.module.context.rooms.leave(shard)
+
+    @property
+    def is_plain_call(self) -> bool:
+        """Whether a call is `forward` alone: no hooks, and no compiler that traces."""
+        hooks = self._forward_hooks or self._forward_pre_hooks
+        return not (hooks or torch.compiler.is_compiling())
+
+    def placed(self, shard: torch.Tensor) -> torch.Tensor:
+        """The words of In that the layer itself takes, from a shard of `source`."""
         shard = lowered(shard)  # before it moves
         if self.straight:
-            made: torch.Tensor = self.module(shard)
-            return made
+            return shard
         shard = shard.permute(self.to_first) if self.channels_last else shard
         shard = redistribute(shard, self.source, self.aligned, self.count)
         layout = self.aligned
@@ -92,7 +114,13 @@ class PlannedLayer(Step):
         shard, layout = self.without_unread_rows(shard, layout)
         own = self.merged_input or self.wanted
         shard = redistribute(shard, layout, own, self.count)
-        out: torch.Tensor = self.module(shard.reshape(shape(self.wanted.mine)))
+        return shard.reshape(shape(self.wanted.mine))
+
+    def _made(self, shard: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of Out, in `layout`."""
+        out: torch.Tensor = self.module(shard)
+        if self.straight:
+            return out
         if self.grouped:
             out = redistribute(out, self.inner, self.joint, self.count)
             out = out.reshape(shape(self.layout.mine))
@@ -237,9 +265,8 @@ class PlannedLinearOnMap(PlannedLayer):
             self.inner.whole[:2], (box[:2] for box in self.inner.boxes)
         )
 
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """This rank's shard of the features."""
-        return super().forward(shard).reshape(shape(self.layout.mine))
+    def _made(self, shard: torch.Tensor) -> torch.Tensor:
+        return super()._made(shard).reshape(shape(self.layout.mine))
 
 
 # -- channels and groups ---------------------------------------------------------------

@@ -291,14 +291,19 @@ class StepGraph(Wiring):
     def _call(
         self,
         name: str,
-        given: Sequence[torch.Tensor],
+        given: list[torch.Tensor],
         tensors: LocalTensors,
         read: set[str] | None,
     ) -> torch.Tensor:
-        """Call a step with its parameters bound."""
+        """Call a step with its parameters bound.
+
+        given: what it reads. Without gradients it is emptied: it may hold the last
+        references, and the step needs parts of it alone.
+        """
         step: Any = self.steps[name]
         planned = isinstance(step, PlannedLayer)
         values: LocalTensors = {}
+        kept, held = torch.is_grad_enabled(), given
         if name not in self.plain:
             values = dict(zip(self.sources[name], given, strict=True))
             if self.rings and name not in self.covered:
@@ -312,6 +317,9 @@ class StepGraph(Wiring):
             tensors[use.key] if use.here else self._used(name, use, tensors, values)
             for use in uses
         ]
+        if not kept and held is not given:
+            values.clear()
+            held.clear()
         moved = [
             (use, local, _version(local))
             for use, local in zip(uses, bound, strict=True)
@@ -325,7 +333,11 @@ class StepGraph(Wiring):
             if planned:
                 step.module.check_parameters()
             with span(self.names.get(name, name)):
-                made: torch.Tensor = step(*given)
+                made: torch.Tensor
+                if planned and not kept and step.is_plain_call:
+                    made = step.taking(given)
+                else:
+                    made = step(*given)
         finally:
             for use in uses:
                 use.slots[use.name] = None

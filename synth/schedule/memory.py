@@ -160,7 +160,7 @@ class Footprints:
         """
         words = self.halo_of(tensor)[0] if self._in_place(tensor) else self.shards[tensor]
         if tensor == "In" and self.distribution.ghosts and self.distribution.group_size(tensor) == 1:
-            return max(words, self._padded_by(PassPlan(pass_="backward-data")))
+            return max(words, self.padded_in(PassPlan(pass_="backward-data")))
         return words
 
     def _in_place(self, tensor: Tensor) -> bool:
@@ -223,9 +223,9 @@ class Footprints:
         whole = all(getattr(pass_plan.counts, axis) == 1 for axis in SPATIAL)
         if whole and pass_plan.written != "In" and self.distribution.keeps_zeros:
             return 0
-        return self._padded_by(pass_plan)
+        return self.padded_in(pass_plan)
 
-    def _padded_by(self, pass_plan: PassPlan) -> int:
+    def padded_in(self, pass_plan: PassPlan) -> int:
         """Words of an In tile with the zeros that the kernel cannot add, by the tile counts."""
         if pass_plan.counts not in self._padded:
             self._padded[pass_plan.counts] = self._padded_copy(pass_plan)

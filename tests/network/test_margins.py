@@ -543,9 +543,11 @@ def test_within_a_limit_of_memory_margins_get_narrower() -> None:
     with pytest.raises(InfeasibleError, match="would do") as fault:
         plan_network(network, replace(request, limit_bytes=1000))
     assert fault.value.enough_bytes is not None
-    tight = plan_network(network, replace(request, limit_bytes=fault.value.enough_bytes + 8000))
-    assert tight.held_bytes <= fault.value.enough_bytes + 8000
-    assert tight.margins is not None  # beside layers in tiles
+    limit = (fault.value.enough_bytes + free.held_bytes) // 2
+    tight = plan_network(network, replace(request, limit_bytes=limit))
+    assert tight.held_bytes <= limit
+    assert tight.margins is not None
+    assert free.cost < tight.cost < least.cost
     data = to_json(tight)
     assert parse_network_plan(json.dumps(data), "plan.json") == data
 

@@ -76,6 +76,7 @@ class ForwardWalk:
         self.margins = MarginWords(plan)
         self.timeline = Timeline(self.ranks)
         self.values: dict[str, Storage] = {}
+        self.last: set[str] = set()  # the values that the node which is computed is the last to read
         self.own: dict[str, Words] = {}
         self.again: set[str] | None = None  # the nodes of a region that is computed again
         self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
@@ -152,6 +153,7 @@ class ForwardWalk:
                     self._free(last_of.get(node.name, []), names, keep)
                 continue
             for node in group:
+                self.last = {name for name in last_of.get(node.name, []) if name not in keep}
                 tape.append(Record(node, self._compute(node)))
                 self._fetch(node.name)
                 if node.name not in readers and node.name not in keep:
@@ -296,14 +298,16 @@ class ForwardWalk:
         given = self.timeline.new(layer.input) if copied else source.hold()
         if not node.weighted:
             return self._compute_weightless(node, layer, given)
+        given, in_room = self._taken(node, layer, given)
         for later in self.prefetches[node.name]:
             if self.again is None or later in self.again:
                 self.prefetched[later] = self.timeline.new(self.layers[later].passes[0].prefetched)
         if node.name in self.prefetched:  # a part of what arrives
             self.prefetched.pop(node.name).free()
         self.timeline.brief(first.arriving)
-        slices = {t: self.timeline.new(words) for t, words in first.gathered.items()}
-        self.timeline.brief(first.halo + first.kernel)
+        brought = {t: words for t, words in first.gathered.items() if not (in_room and t == "In")}
+        slices = {t: self.timeline.new(words) for t, words in brought.items()}
+        self.timeline.brief(first.halo + first.kernel - (first.laid if in_room else 0.0))
         if first.reduced:
             self.timeline.brief(first.halo + first.result + layer.output)
         self.values[node.name] = self.timeline.new(layer.output)
@@ -323,6 +327,21 @@ class ForwardWalk:
             each.free()
         given.free()
         return kept
+
+    def _taken(self, node: Node, layer: LayerWords, given: Storage) -> tuple[Storage, bool]:
+        """The input of a layer where it computes, and whether it has room for its halo there.
+
+        Without gradients a layer lets go of an input that nobody reads later.
+        """
+        if self.training:
+            return given, False
+        if node.inputs[0] in self.last:
+            self.values.pop(node.inputs[0]).free()
+        if layer.room is None:
+            return given, False
+        room = self.timeline.new(layer.room)
+        given.free()
+        return room, True
 
     def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> Sequence[Storage | Part]:
         """A pooling saves its widened input, and of a maximum the places; a resizing nothing."""

@@ -39,6 +39,7 @@ class PassWords:
     gathered: tensor -> words of the buffer with its slice, where it is no shard.
     halo: of the widened shard of In, where rows are fetched and a gather follows.
     kernel: at most, of the kernel's result, of panels, and of the copies in the kernel's own layout.
+    laid: among these, of a copy of In with zeros around it.
     result: of the sums that the kernel makes. reduced: whether these are reduced or their rows returned.
     arriving: at most until the slices are there, themselves included. prefetched: of Ker, from the start of
     its gather until its slice is there. travelling: of sums on their way, beside the finished shard.
@@ -47,6 +48,7 @@ class PassWords:
     gathered: dict[Tensor, Words]
     halo: Words
     kernel: Words
+    laid: Words
     result: Words
     reduced: bool
     arriving: Words
@@ -191,12 +193,12 @@ class LayerWords:
                 arrivals[tensor] = self.messages.arrival(tensor)
         result = self._result(plan)
         kernel = self.copies(plan) + (result if plan.steps == 1 else self._in_loop(plan, panels))
-        if plan.steps == 1 and plan.written != "In":  # zeros are laid around a copy of In
-            kernel = kernel + self._vector(self.footprints.padded(plan))
+        laid = self._vector(self.footprints.padded(plan) if plan.steps == 1 and plan.written != "In" else 0)
         arriving = self._vector(most_arriving([*arrivals.values()]))
         prefetched = self._vector(arrivals["Ker"].flight if "Ker" in arrivals else 0)
         return PassWords(
-            gathered, halo, kernel, result, reduced, arriving, prefetched, self._travelling(plan)
+            *(gathered, halo, kernel + laid, laid, result, reduced, arriving, prefetched),
+            self._travelling(plan),
         )
 
     def _travelling(self, plan: PassPlan) -> Words:
@@ -215,6 +217,19 @@ class LayerWords:
         if tensor == "In" and self.distribution.keeps_zeros:
             return self._vector(self.footprints.saved(tensor))
         return self._vector(self.ownership.words(tensor, "carried"))
+
+    @cached_property
+    def room(self) -> Words | None:
+        """Words of the buffer with the shard of In, its halo and zeros, in a forward pass without gradients.
+
+        None where the pass fetches no halo of In, or gathers it; see `DistributedLayer.in_room`.
+        """
+        first, d = self.tiling.first, self.distribution
+        if first.pass_ != "forward" or not d.halo_axes("In") or d.group_size("In") > 1:
+            return None
+        whole = d.keeps_zeros or first.steps == 1
+        zeros = self._vector(self.footprints.padded_in(first)) if whole else 0.0
+        return np.maximum(self._widened("In"), zeros)
 
     def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
         return any(gather.tensor == tensor for gather in tree.gathers)

@@ -14,6 +14,7 @@ import synth
 from benchmarks.margins import UNet
 from benchmarks.network_memory import beside_plan
 from synth.runtime.grid.allocation_counter import allocated, least_peak, live_bytes
+from synth.runtime.layers.planned_layer import PlannedLayer
 
 
 class Residual(nn.Module):
@@ -206,3 +207,52 @@ def measure_margins(name: str, training: bool) -> dict[str, tuple[float, float]]
     del model
     found = beside_plan(net, plan, before, ("forward", "step") if training else ("forward",), times=5)
     return {**found, "margins": (plan.margins is not None, any(map(any, plan.margins.rows.values())))}
+
+
+class Masked(nn.Module):
+    """Attention of the words of an image, with a mask that forward makes by writing rows of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.heads = nn.Conv2d(3, 8, 3, padding=1), 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = self.first(x).flatten(2).unflatten(1, (self.heads, -1)).transpose(2, 3)
+        size = words.shape[2]
+        mask = torch.full((size, size), -float("inf"))
+        for frame in range(8):
+            mask[frame * (size // 8) : (frame + 1) * (size // 8), : (frame + 1) * (size // 8)] = 0
+        return nn.functional.scaled_dot_product_attention(words, words, words, mask)
+
+
+def beside_mask() -> tuple[float, float]:
+    """What attention allocates, over the bytes of its mask; its distance from one process."""
+    torch.manual_seed(0)
+    model, shape = Masked().eval(), (1, 3, 32, 32)
+    net, batch = synth.parallelize(model, shape, mode="inference"), torch.randn(shape)
+    with torch.no_grad():
+        far = float((net(batch).full_tensor() - model(batch)).abs().max())
+        return least_peak(lambda: net(batch)) / (4 * 1024**2), far
+
+
+def rooms_left() -> tuple[int, int, float]:
+    """Buffers with room for a halo, after a pass and after one that raises; distance from one process."""
+    torch.manual_seed(0)
+    model, shape = decoder(), (1, 4, 32, 32)
+    plan, batch = shared_plan(model, shape, axes="hw"), torch.randn(shape)
+    net = synth.parallelize(model, shape, plan=plan)
+    rooms = net.program.context.rooms.kept
+    with torch.no_grad():
+        far = float((net(batch).full_tensor() - model(batch)).abs().max())
+        left = len(rooms)
+        step = next(step for step in net.program.steps.values() if isinstance(step, PlannedLayer))
+        forward, step.module.forward = step.module.forward, _raise
+        try:
+            net(batch)
+        except ArithmeticError:
+            step.module.forward = forward
+        return left, len(rooms), far
+
+
+def _raise(shard: torch.Tensor) -> torch.Tensor:
+    raise ArithmeticError("a layer that ends")
