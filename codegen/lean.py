@@ -6,29 +6,28 @@ errors and time-outs are all there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent
-from typing import Any
 
 from synth.base.doors import option
 from synth.base.errors import UsageError
 from synth.codegen.inline_runtime import names_of_text, used_functions
 from synth.codegen.lower import refuse_lone_pass, refuse_resident
-from synth.codegen.parts.constants import LISTED, dict_text, tuple_text, words_by_rank
+from synth.codegen.parts.constants import dict_text, tuple_text
 from synth.codegen.parts.header import header, title
-from synth.codegen.parts.index_functions import dims_of, layer_axes
+from synth.codegen.parts.index_functions import dims_of
 from synth.codegen.parts.lean_body import LeanBody, LeanFunction
+from synth.codegen.parts.lean_calls import block_call, whole_call
+from synth.codegen.parts.lean_rows import reads_its_rows, turned_axes
 from synth.codegen.parts.moves import quoted
 from synth.codegen.parts.signature import Signature
 from synth.codegen.quoting import in_docstring, literal
 from synth.codegen.render import template
-from synth.layer.axes import TENSORS, Axis, Tensor
-from synth.layer.window import Window
+from synth.layer.axes import DIMS, TENSORS, Axis
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import pass_program
 
-IN_ROWS = 'WINDOWS[dim][0] if tensor == "In" and dim in WINDOWS else N[dim]'
 HALF = ("float16", "bfloat16")
 WIDTH = 88  # of a line of a program
 IMPORTS = {  # names -> the lines that import them
@@ -56,20 +55,24 @@ class LeanProgram:
     returned: str
     made: str  # the results, for people
     run: str  # the call that makes them, as a tuple
-    block_rows: str  # the extents of the axes that are cut into work blocks
-    tensor_rows: str  # the extent of a dimension of a tensor
     rows_of_sides: tuple[str, ...]  # the statements for rows that are not those of the block
-    dims: int
+    loops: bool  # in some pass the ranks of a step work on like tiles
+    turned: bool  # some blocks are of input rows
+    several: bool  # kernels
+    halo: str  # the dimensions along which a rank carries all rows that it needs
+    empty: bool  # some block may have no words
+    pads: bool  # the kernels lay zeros around In
+    grouped: bool
     conv: str  # of torch.nn.functional
-    numbers: str  # what it takes of a block: stride, padding, dilation
-    groups_of_map: str
-    groups_of_ker: str
-    flat_in: str
+    numbers: str  # what it takes beside the operands: stride, dilation
     flat_ker: str
-    flat_dout: str
-    ker_size: str
-    used_rows: bool
+    wide_in: str  # In as torch takes it
+    in_size: str
+    read_rows: str  # the output rows of a block along an axis
+    din: str  # the gradient as the block has it
     check_constants: tuple[str, ...]
+    gradients: bool  # some results are dIn or dKer
+    idle: bool  # ranks may be started that have no work
     started: str  # as many ranks as may be started
     alone: tuple[str, ...]  # the statements of `one_process`
     operands: tuple[str, ...]
@@ -86,8 +89,7 @@ def render_lean(plan: Plan, command: str = "synth emit --lean", name: str = "PRO
     algorithm = [_function(function) for function in program.functions]
     algorithm += [template("lean_step.py.j2", p=program)] if program.calls else []
     helpers = "".join(f"{_function(function)}\n\n" for function in program.steps)
-    halo = any("carried" in text for text in algorithm)
-    helpers += template("lean_helpers.py.j2", p=program, halo=halo)
+    helpers += template("lean_helpers.py.j2", p=program)
     used = used_functions(helpers, [*algorithm, end], ())
     parts = [
         "\n".join(program.constants),
@@ -121,7 +123,6 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
     made = [signature.role(signature.written) for signature in passes]
     exchanges = dict.fromkeys(axes for body in bodies for axes in body.exchanges())
     own = ", ".join(f"{role.lower()}_own" for role in roles.values())
-    results = [f'("{signature.role(signature.written)}", "{signature.written}")' for signature in passes]
     return LeanProgram(
         title=title(plan),
         command=in_docstring(command, "the command"),
@@ -135,42 +136,21 @@ def lowered(plan: Plan, command: str, name: str) -> LeanProgram:
         returned=", ".join(role.lower() for role in made),
         made=f"{', '.join(made[:-1])} and {made[-1]}" if made[1:] else made[0],
         run=f"run({own}, at)" if plan.later else f"(run({own}, at),)",
-        block_rows="CUT" if plan.turned else "N",
-        tensor_rows=IN_ROWS if plan.layer.spatial_axes else "N[dim]",
         rows_of_sides=_rows_of_sides(plan),
-        **_local(plan),
-        used_rows=bool(_used_rows(plan)),
-        check_constants=(
-            *_shapes(plan),
-            *_torch_call(plan),
-            *_used_rows(plan),
-            f"RESULTS = {tuple_text(results)}",
-            *_words(plan),
-        ),
+        loops=any(body.loop.axes and not body.loop.rotation for body in bodies),
+        turned=bool(plan.turned),
+        several=len(bodies) > 1,
+        halo=_halo(plan),
+        **block_call(plan),
+        check_constants=_words(plan),
+        gradients=plan.task != "forward",
+        idle=plan.procs > plan.used_procs,
         started=_started(plan),
-        alone=_alone(plan, made),
+        alone=whole_call(plan, made),
         operands=tuple(
-            f'{role.lower()}_own = sample("{role}", {tensor.upper()}_SHAPE, owned("{tensor}", at))'
-            for tensor, role in roles.items()
+            f'{role.lower()}_own = sample("{role}", owned("{tensor}", at))' for tensor, role in roles.items()
         ),
     )
-
-
-def _local(plan: Plan) -> dict[str, Any]:
-    """How torch is called on a block, where the layer has rows."""
-    grouped, windows = plan.layer.groups > 1, [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
-    strides, dilations = (tuple_text([getattr(w, of) for w in windows]) for of in ("stride", "dilation"))
-    return {
-        "dims": len(windows),
-        "conv": plan.layer.kind,
-        "numbers": f"{strides}, 0, {dilations}",
-        "groups_of_map": ", made[1]" * grouped,
-        "groups_of_ker": ", made[0]" * grouped,
-        "flat_in": "in_.flatten(1, 2)" if grouped else "in_",
-        "flat_ker": "ker.flatten(0, 1)" if grouped else "ker",
-        "flat_dout": "dout.flatten(1, 2)" if grouped else "dout",
-        "ker_size": "[made[0] * made[1], *made[2:]]" if grouped else "made",
-    }
 
 
 def _started(plan: Plan) -> str:
@@ -188,14 +168,25 @@ def _call(of: Signature) -> str:
 def _rows_of_sides(plan: Plan) -> tuple[str, ...]:
     """Where a block of output rows reads In, and where one of input rows adds to Out."""
     lines = []
-    for axis in plan.layer.spatial_axes:
-        if axis not in plan.turned:
-            lines.append(f'    rows["{axis}"] = input_rows(block["{axis}"], WINDOWS["{axis}"])')
-    lines[:0] = ['if tensor == "In":'] if lines else []
-    lines += ['if tensor == "Out":'] if plan.turned else []
-    for axis in plan.turned:
-        lines.append(f'    rows["{axis}"] = output_rows(block["{axis}"], WINDOWS["{axis}"], N["{axis}"])')
+    for tensor, function, turned in (("In", "read_by", False), ("Out", "readers_of", True)):
+        axes = [axis for axis in plan.layer.spatial_axes if (axis in turned_axes(plan)) == turned]
+        if axes and not reads_its_rows(plan):
+            each = "WINDOWS" if len(axes) == len(plan.layer.spatial_axes) else quoted(axes)
+            rows = f"rows |= {{axis: {function}(axis, block[axis]) for axis in {each}}}"
+            lines += [f'if tensor == "{tensor}":', f"    {rows}"]
     return tuple(lines)
+
+
+def _halo(plan: Plan) -> str:
+    """The dimensions along which a rank carries all rows that it needs; empty if its group shares some."""
+    d, spatial = plan.distribution, plan.layer.spatial_axes
+    carried = [tensor for tensor in TENSORS if d.halo_axes(tensor) and d.group_size(tensor) > 1]
+    cut = {tensor: {axis for axis in spatial if axis in dict(d.shard_cuts[tensor])} for tensor in carried}
+    if not any(cut.values()):
+        return "WINDOWS"
+    framed = [axis for tensor in carried for axis in spatial if axis in d.nest.framed(tensor)]
+    one = len(carried) == 1 and not cut[carried[0]] & {*framed}
+    return quoted(framed) if one else ""
 
 
 def _refuse(plan: Plan) -> None:
@@ -221,53 +212,67 @@ def _refuse(plan: Plan) -> None:
 
 def _constants(plan: Plan, exchanges: Sequence[tuple[Axis, ...]]) -> tuple[str, ...]:
     """What the algorithm reads, line by line."""
-    d, n = plan.distribution, plan.nest.loop_extents()
-    axes, dims = layer_axes(plan), {tensor: "".join(dims_of(plan, tensor)) for tensor in TENSORS}
+    d = plan.distribution
     split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
     grid = dict_text((axis, getattr(plan.grid, axis)) for axis in split)
-    size = dict_text((dim, n[dim]) for dim in dict.fromkeys([*axes, *dims["Ker"]]))
-    halo = {t: "".join(dim for dim in dims[t] if dim in _halo(plan, t)) for t in TENSORS}
+    shards = [f'"{tensor}": {dict_text(d.shard_cuts[tensor])}' for tensor in TENSORS]
     return (
         f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
         f"DTYPE = torch.{plan.nest.dtype}",
-        f"GRID = {grid}  # ranks along each axis, the last one fastest",
-        f"PROCS = {plan.procs}  # ranks that may be started",
-        f"N = {size}",
-        f'AXES = "{"".join(axes)}"',
-        f"DIMS = {_table(dims)}",
+        *_noted(f"GRID = {grid}", "ranks along each axis, the last one fastest"),
+        *([f"PROCS = {plan.procs}  # ranks that may be started"] if plan.procs > plan.used_procs else []),
+        "# Boxes of tensors and blocks of the nest are dicts: index -> range.",
+        *_in_lines("SHAPES = ", _shapes(plan)),
+        "WHOLE = {name: {dim: range(n) for dim, n in SHAPES[name].items()} for name in SHAPES}",
+        *_nest(plan),
         "# Ranks along these axes share a slice of a tensor, and own parts of it.",
         f"SHARED = {dict_text(zip(TENSORS, map(quoted, d.groups), strict=True))}",
-        f"SHARDS = {dict_text((t, dict_text(d.shard_cuts[t])) for t in TENSORS)}",
-        *([f"HALO = {_table(halo)}"] if d.row_axes else []),
-        *([f'TURNED = "{"".join(plan.turned)}"  # blocks are of input rows'] if plan.turned else []),
+        *_in_lines("SHARDS = ", shards),
         *_windows(plan),
-        *(["CUT = N | {axis: WINDOWS[axis][0] for axis in TURNED}"] if plan.turned else []),
-        f"EXCHANGES = {tuple_text([quoted(each) for each in exchanges])}  # axes of groups of ranks",
-        "GROUPS = {}  # axes -> the ranks along them, torch's group, this rank",
+        *_groups(exchanges),
         'RECEIVED = {"In": 0, "Ker": 0, "Out": 0}  # words; dIn counts as In',
     )
 
 
-def _halo(plan: Plan, tensor: Tensor) -> list[str]:
-    """The dimensions of a tensor along which a rank carries other rows than it owns."""
-    d = plan.distribution
-    cuts = dict(d.shard_cuts[tensor])
-    return [dim for dim in d.nest.framed(tensor) if dim in cuts or getattr(plan.grid, dim) > 1]
+def _nest(plan: Plan) -> list[str]:
+    """The box of the loops: of the rows of In where blocks are cut by these, else of those of Out."""
+    turned = turned_axes(plan)
+    if turned and len(turned) == len(plan.layer.spatial_axes):
+        return ['NEST = WHOLE["Ker"] | WHOLE["Out"] | WHOLE["In"]  # loops over rows of In']
+    line, windows = 'NEST = WHOLE["In"] | WHOLE["Ker"] | WHOLE["Out"]', plan.distribution.nest.windows
+    rows = dict_text((axis, f"range({windows[axis].out})") for axis in turned)
+    return _noted(f"{line} | {rows}", "over rows of In") if turned else [f"{line}  # the loops"]
 
 
-def _table(values: Mapping[Tensor, str]) -> str:
-    return dict_text((tensor, f'"{text}"') for tensor, text in values.items())
+def _groups(exchanges: Sequence[tuple[Axis, ...]]) -> list[str]:
+    """The axes of all exchanges."""
+    if not exchanges:
+        return ["GROUPS = {}  # no exchanges"]
+    axes = tuple_text([quoted(each) for each in exchanges])
+    return _noted(f"GROUPS = dict.fromkeys({axes})", "axes of exchanges")
+
+
+def _noted(line: str, note: str) -> list[str]:
+    """A statement with a comment behind it, or above it."""
+    short = f"{line}  # {note}"
+    return [short] if len(short) <= WIDTH else [f"# {note[0].upper()}{note[1:]}.", line]
+
+
+def _shapes(plan: Plan) -> list[str]:
+    """Tensor -> dimension -> its extent, in storage order; In has the rows that are read."""
+    rows = []
+    for tensor in TENSORS:
+        sizes = dict(zip(DIMS[tensor], plan.nest.shapes[tensor], strict=True))
+        rows.append(f'"{tensor}": {dict_text((dim, sizes[dim]) for dim in dims_of(plan, tensor))}')
+    return rows
 
 
 def _windows(plan: Plan) -> list[str]:
-    if not plan.layer.spatial_axes:
+    if reads_its_rows(plan):
         return []
     windows = ((axis, plan.nest.windows[axis]) for axis in plan.layer.spatial_axes)
-    numbers = [(axis, str((w.size, w.kernel, w.stride, w.dilation, w.padding))) for axis, w in windows]
-    return [
-        "# Rows of In that are read, taps, stride, dilation, zeros before.",
-        *_in_lines("WINDOWS = ", [f'"{axis}": {text}' for axis, text in numbers]),
-    ]
+    numbers = [(axis, (w.span, w.stride, w.padding)) for axis, w in windows]
+    return _noted(f"WINDOWS = {dict_text(numbers)}", "rows of a window, stride, zeros before")
 
 
 def _in_lines(head: str, entries: Sequence[str]) -> list[str]:
@@ -276,96 +281,12 @@ def _in_lines(head: str, entries: Sequence[str]) -> list[str]:
     return [short] if len(short) <= WIDTH else [f"{head}{{", *(f"    {entry}," for entry in entries), "}"]
 
 
-def _used_rows(plan: Plan) -> list[str]:
-    """Dimension of In -> the user's rows that windows read, where they do not read all."""
-    lead = 3 if plan.layer.groups > 1 else 2
-    lines = []
-    for dim, axis in enumerate(plan.layer.spatial_axes, lead):
-        window = plan.nest.windows[axis]
-        if window.is_reduced:
-            lines.append(f"    {dim}: {_rows(window)},")
+def _words(plan: Plan) -> tuple[str, ...]:
+    """The planned words of the rank that receives most, and of all ranks."""
+    d = plan.distribution
+    received = [plan.received.at(d.at(rank)) for rank in d.ranks]
+    by_all = dict_text((tensor, sum(words[tensor.lower()] for words in received)) for tensor in TENSORS)
     return (
-        ["USED = {  # dimension of In -> the rows that the stride does not skip", *lines, "}"]
-        if lines
-        else []
+        "# Planned words: of the rank that receives most, and of all ranks together.",
+        f"MOST, BY_ALL = {plan.words['total']}, {by_all}",
     )
-
-
-def _rows(window: Window) -> str:
-    """The rows of the user's tensor, as an expression."""
-    if window.period == len(window.kept):
-        end = window.first + window.step * window.size
-        return f"range({window.first}, {end}, {window.step})"
-    return str([window.source(row) for row in range(window.size)])
-
-
-def _shapes(plan: Plan) -> list[str]:
-    """The shapes of the layer's own tensors, as torch has them."""
-    layer, n = plan.layer.conv, plan.nest.loop_extents()
-    shapes = {tensor: [n[dim] for dim in dims_of(plan, tensor)] for tensor in TENSORS}
-    if layer.spatial_axes:
-        shapes["In"][-len(layer.spatial_axes) :] = layer.input[2:]
-    needed = [t for t in TENSORS if t != "Out" or plan.task != "forward" or plan.layer.groups > 1]
-    return [f"{tensor.upper()}_SHAPE = {tuple_text(shapes[tensor])}" for tensor in needed]
-
-
-def _torch_call(plan: Plan) -> list[str]:
-    """What torch takes for the whole layer; zeros as F.pad has them, as many as all rows of Out read."""
-    layer = plan.layer.conv
-    if not layer.spatial_axes:
-        return []
-    zeros: list[int] = []
-    rows = zip(layer.input[2:], layer.kernel, layer.output_shape[2:], strict=True)
-    steps = zip(layer.stride, layer.dilation, layer.zeros, strict=True)
-    for (size, taps, made), (stride, dilation, (before, _)) in zip(rows, steps, strict=True):
-        read = stride * (made - 1) + dilation * (taps - 1) + 1
-        zeros = [before, max(0, read - before - size), *zeros]
-    numbers = ", ".join(map(tuple_text, (layer.stride, layer.dilation, zeros)))
-    return [f"STRIDE, DILATION, ZEROS = {numbers}"]
-
-
-def _words(plan: Plan) -> list[str]:
-    """The planned words: the most of any rank, and those of each rank."""
-    _, changes = words_by_rank(plan, (), TENSORS)
-    most = f"MOST = {plan.words['total']}  # words that a rank receives"
-    if len(changes) > LISTED:
-        return [most, "WORDS = {0: {}}  # too many different ranks to list"]
-    rows = [f"{rank}: {text}" for rank, text in changes]
-    about = "# Words received by a rank, and by all up to the next one."
-    return [most, about, *_in_lines("WORDS = ", rows)]
-
-
-# -- the layer in one process -----------------------------------------------------------------------------
-
-
-def _alone(plan: Plan, made: Sequence[str]) -> tuple[str, ...]:
-    """The statements that compute the whole layer from its own numbers; the plan is not used."""
-    layer, grouped = plan.layer.conv, plan.layer.groups > 1
-    lines = ['in_, ker = sample("In", IN_SHAPE), sample("Ker", KER_SHAPE)']
-    gradients = [role for role in made if role != "Out"]
-    if gradients:
-        lines += ['dout = sample("dOut", OUT_SHAPE)', "in_.requires_grad_(), ker.requires_grad_()"]
-    if layer.spatial_axes:
-        flat = ("in_.flatten(1, 2)", "ker.flatten(0, 1)") if grouped else ("in_", "ker")
-        numbers = "STRIDE, 0, DILATION" + ', N["g"]' * grouped
-        lines.append(f"out = F.{layer.kind}(F.pad({flat[0]}, ZEROS), {flat[1]}, None, {numbers})")
-        lines += ["out = out.view(OUT_SHAPE)"] if grouped else []
-    elif grouped:
-        lines.append('out = torch.einsum("bgc,gkc->bgk", in_, ker)')
-    else:
-        lines.append("out = in_ @ ker.mT")
-    if gradients:
-        operands = ["in_" if role == "dIn" else "ker" for role in gradients]
-        lines.append(f"{_bound(gradients)} = torch.autograd.grad(out, {tuple_text(operands)}, dout)")
-    if "dIn" in gradients and _used_rows(plan):
-        lines += [
-            "for dim, rows in USED.items():",
-            "    din = din.index_select(dim, torch.tensor(list(rows)))",
-        ]
-    results = ["out.detach()" if role == "Out" and gradients else role.lower() for role in made]
-    return (*lines, f"return {tuple_text(results) if len(results) == 1 else ', '.join(results)}")
-
-
-def _bound(roles: Sequence[str]) -> str:
-    names = [role.lower() for role in roles]
-    return tuple_text(names) if len(names) == 1 else ", ".join(names)

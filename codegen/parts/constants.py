@@ -244,28 +244,20 @@ def _gradients(plan: Plan) -> list[str]:
     return [f'GRADIENTS = ("{plan.gradients[0]}",)  # that a step makes']
 
 
-def words_by_rank(
-    plan: Plan, of_most: Sequence[str], of_each: Sequence[str]
-) -> tuple[str, list[tuple[int, str]]]:
-    """The planned words, by name: the most of any rank, and (rank, words) where a rank's are other ones."""
-
-    def entry(words: Mapping[str, int], names: Sequence[str]) -> str:
-        return dict_text((name, words[name.lower()]) for name in names)
-
-    d = plan.distribution
-    entries = ((rank, entry(plan.received.at(d.at(rank)), of_each)) for rank in d.ranks)
-    changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
-    return entry(plan.words, of_most), changes
-
-
 def _words(plan: Plan) -> list[str]:
-    most, changes = words_by_rank(plan, (*TENSORS, "halo", "total"), (*TENSORS, "halo", "total"))
+    d = plan.distribution
+    entries = ((rank, _entry(plan.received.at(d.at(rank)))) for rank in d.ranks)
+    changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
     lines = ["# Words received, as planned: by the rank that receives most, and by each rank."]
     if plan.task != "forward":
         lines.append("# A gradient counts as its tensor: dIn as In.")
-    lines.append(f"MOST = {most}")
+    lines.append(f"MOST = {_entry(plan.words)}")
     if len(changes) > LISTED:
         return [*lines, "WORDS = {}  # too many different ranks to list"]
     rows = [f"    {rank}: {text}," for rank, text in changes]
     lines.append("# An entry of WORDS holds for the rank that it names and for all before the next entry.")
     return [*lines, "WORDS = {", *rows, "}"]
+
+
+def _entry(words: Mapping[str, int]) -> str:
+    return dict_text((name, words[name.lower()]) for name in (*TENSORS, "halo", "total"))

@@ -20,10 +20,6 @@ from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.volume import received
 
 WIDTH = 81  # columns beside the labels of the header
-LEAN = (
-    "each move is one all-to-all, and messages and computing alternate; a rank that is lost shows as an "
-    "error of torch.distributed"
-)
 
 
 def title(plan: Plan) -> str:
@@ -53,15 +49,23 @@ def _labelled(plan: Plan, name: str, module: bool, lean: bool) -> list[tuple[str
     use = [f"call layer() on all {plan.procs} ranks after init_process_group"]
     return [
         ("Use", use) if module else ("Run", run),
-        ("Plan", [f'--as "{one_line(plan)}"', "of `synth emit` names the schedule; change it there"]),
+        ("Plan", _named_schedule(plan, lean)),
         *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
         *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
         ("Form", [*_forms(plan, plan.overlap and not lean), *phrases(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
-        *([("Lean", [LEAN])] if lean else [("Memory", [_memory(plan, module)])]),
+        *([] if lean else [("Memory", [_memory(plan, module)])]),
     ]
+
+
+def _named_schedule(plan: Plan, lean: bool) -> list[str]:
+    """The schedule as one line, and who reads it."""
+    line = f'--as "{one_line(plan)}"'
+    if lean:
+        return [f"{line} of `synth emit`; change it there"]
+    return [line, "of `synth emit` names the schedule; change it there"]
 
 
 def _transposed(plan: Plan) -> str:

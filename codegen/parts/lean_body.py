@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from synth.codegen.parts.lean_calls import bare_call
 from synth.codegen.parts.local_kernel import GROUPED, tiled
 from synth.codegen.parts.moves import neighbour_axes, quoted, sentence
 from synth.codegen.parts.signature import Signature
@@ -53,7 +54,8 @@ class LeanBody:
         self.pass_plan = signature.program.pass_plan
         self.written, self.var = signature.written, signature.var(signature.written)
         self.by_panel = bool(self.loop.axes and self.loop.reduces)
-        self.tile = f"{signature.pass_name}_tile" if self.loop.rotation else "tile"
+        self.tile = _rotated_tile(signature) if self.loop.rotation else "work"
+        self.bare = bare_call(signature.plan) if self.loop.compute.pass_ == "forward" else None
         counts = (f'"{axis}": {getattr(self.pass_plan.counts, axis)}' for axis in self.loop.axes)
         self.tiles = f"tiles = {{{', '.join(counts)}}}  # of the block, outermost loop first"
 
@@ -70,7 +72,7 @@ class LeanBody:
         """The whole pass."""
         of = self.signature
         paragraphs: list[Lines] = [
-            [self.tiles] if self.loop.axes else [],
+            [self.tiles] if self.loop.axes and not self.loop.rotation else [],
             *(self._fetch(rows) for rows in self.program.fetches),
             *(self._gather(gather, f"{of.var(gather.tensor)}_slice", "work") for gather in of.slices),
             self._loop() if self.loop.axes else [],
@@ -95,14 +97,14 @@ class LeanBody:
             return None
         (axis,), panels = self.loop.axes, self.pass_plan.panels
         first = " + ".join(self._first_panel(tensor, axis, panels) for tensor in self.loop.rotation)
-        line = f"return tile(at, ({first} + step) % {panels}, tiles)"
-        about = "The part of the block in one step: a rank starts at a panel of its own."
-        return LeanFunction(self.tile, "at, step, tiles", about, ((line,),))
+        line = f'return part(work(at), {{"{axis}": {panels}}}, {{"{axis}": ({first} + step) % {panels}}})'
+        about = f"The panel along {axis} of one step: ranks start at panels of their own."
+        return LeanFunction(self.tile, "at, step", about, ((line,),))
 
     def _first_panel(self, tensor: Tensor, axis: Axis, panels: int) -> str:
         """The panel that has this rank's shard; see `panel_rotation`."""
         parts = dict(self.signature.plan.distribution.shard_cuts[tensor])[axis]
-        index = f'share("{tensor}", "{axis}", at)[1]'
+        index = f'share("{tensor}", at)["{axis}"]'
         return index if parts == panels else f"{index} // {parts // panels}"
 
     # -- moves ----------------------------------------------------------------------------------------
@@ -110,40 +112,47 @@ class LeanBody:
     def _fetch(self, rows: Rows) -> Lines:
         of, tensor = self.signature, rows.tensor
         own, axes = f"{of.var(tensor)}_own", quoted(neighbour_axes(of, rows))
-        call = f'exchange("{tensor}", {own}, owned, carried, {axes})'
+        call = f'exchange("{tensor}", {own}, owned, {self.held(tensor)}, {axes})'
         return [f"# {sentence(rows.why)}", f"{of.carried_var(tensor)} = {call}"]
 
     def _gather(self, gather: Gather, into: str, block: str) -> Lines:
-        tensor, held = gather.tensor, self._held(gather.tensor)
-        values, axes = self.signature.carried_var(tensor), quoted(gather.axes)
-        call = f'exchange("{tensor}", {values}, {held}, touching({block}), {axes})'
+        tensor, held = gather.tensor, self.held(gather.tensor)
+        values = self.signature.carried_var(tensor)
+        call = f'exchange("{tensor}", {values}, {held}, touching({block}))'
         return [f"# {sentence(gather.why())}", f"{into} = {call}"]
 
     def _reduce(self, reduce: Reduce, values: str, block: str) -> str:
-        tensor, wanted = reduce.tensor, self._held(reduce.tensor)
-        return f'exchange("{tensor}", {values}, touching({block}), {wanted}, {quoted(reduce.axes)})'
+        tensor, wanted = reduce.tensor, self.held(reduce.tensor)
+        return f'exchange("{tensor}", {values}, touching({block}), {wanted})'
 
-    def _held(self, tensor: Tensor) -> str:
-        """The function that says which box of a tensor a rank has for its group."""
-        return "carried" if self.signature.carried(tensor) != self.signature.owned(tensor) else "owned"
+    def held(self, tensor: Tensor) -> str:
+        """The function that says which box of a tensor a rank has for its group: all, where it is alone."""
+        if self.signature.carried(tensor) == self.signature.owned(tensor):
+            return "owned"
+        return "carried" if self.signature.shared(tensor) else "touching(work)"
+
+    def _box(self, tensor: Tensor) -> str:
+        """The box itself."""
+        held = self.held(tensor)
+        return f'touched("{tensor}", work(at))' if held == "touching(work)" else f'{held}("{tensor}", at)'
 
     # -- the steps ------------------------------------------------------------------------------------
 
     def _one_step(self) -> Value:
-        block = ["block = work(at)"] if self.signature.plan.layer.spatial_axes else []
+        block = ["block = work(at)"] if self.signature.plan.layer.spatial_axes and not self.bare else []
         return Value(block, self._kernel({}))
 
     def _loop(self) -> Lines:
         """Zeros, and the steps: panels arrive, the kernel adds to the result, panels of sums leave."""
         of, steps = self.signature, self.pass_plan.steps
-        work, step = "touched({}, work(at))", f"{self.tile}, step, tiles"
-        zeros, body = Lines(), [f"block = {self.tile}(at, step, tiles)"] if self._asks_for_block() else []
+        which = "step" if self.loop.rotation else "step, tiles"
+        work, step = "touched({}, work(at))", f"{self.tile}, {which}"
+        zeros, body = Lines(), [f"block = {self.tile}(at, {which})"] if self._asks_for_block() else []
         panels = {gather.tensor: f"{of.var(gather.tensor)}_panel" for gather in self.loop.gathers}
         for tensor in self.program.fills:
             box = work.format(f'"{tensor}"')
             zeros.append(f"{of.slice_(tensor)} = torch.zeros(shape({box}), dtype=DTYPE)")
-        own = f'{self._held(self.written)}("{self.written}", at)'
-        box = own if self.by_panel else work.format(f'"{self.written}"')
+        box = self._box(self.written) if self.by_panel else work.format(f'"{self.written}"')
         zeros.append(f"{self.var} = torch.zeros(shape({box}), dtype=DTYPE)")
         for gather in self.loop.gathers:
             body += self._when(gather, "step", self._gather(gather, panels[gather.tensor], step))
@@ -160,15 +169,15 @@ class LeanBody:
         """Whether a step names the block that it works on."""
         of, gathered = self.signature, {gather.tensor for gather in self.loop.gathers}
         parts = [*(t for t in of.reads if t not in gathered), *([] if self.by_panel else [self.written])]
-        return bool(
-            of.plan.layer.spatial_axes or self.program.fills or any(tiled(of, tensor) for tensor in parts)
-        )
+        kernel = of.plan.layer.spatial_axes and not self.bare
+        return bool(kernel or self.program.fills or any(tiled(of, tensor) for tensor in parts))
 
     def _added(self, kernel: str, step: str) -> Lines:
         """The kernel of a step, added to what it writes; panels of sums leave when they are complete."""
         if not self.by_panel:
-            place = f"[{self._place(self.written)}]" if tiled(self.signature, self.written) else ""
-            return [f"{self.var}{place} += {kernel}"]
+            if not tiled(self.signature, self.written):
+                return [f"{self.var} += {kernel}"]
+            return [f"place = {self._place(self.written)}", f"{self.var}[place] += {kernel}"]
         (move,) = self.loop.reduces
         leave = [f"# {sentence(move.why())}", f"{self.var} += {self._reduce(move, 'sums', step)}"]
         if not self._changes(move, "step"):
@@ -179,12 +188,14 @@ class LeanBody:
     def _place(self, tensor: Tensor) -> str:
         """The tile of a step within what this rank has of a tensor."""
         alone = tensor in self.signature.reads and not self.signature.shared(tensor)
-        frame = f'{self._held(tensor)}("{tensor}", at)' if alone else f'touched("{tensor}", work(at))'
+        frame = self._box(tensor) if alone else f'touched("{tensor}", work(at))'
         return f'within(touched("{tensor}", block), {frame})'
 
     def _kernel(self, operands: dict[Tensor, str]) -> str:
         of, layer = self.signature, self.signature.plan.layer
         one, other = (operands.get(tensor, of.slice_(tensor)) for tensor in of.reads)
+        if self.bare:
+            return self.bare.format(one=one, other=other)
         kernels = KERNELS if layer.spatial_axes else GROUPED if layer.groups > 1 else PRODUCTS
         return kernels[self.loop.compute.pass_].format(one=one, other=other)
 
@@ -211,6 +222,12 @@ class LeanBody:
             moves.append(Value([f"# {sentence(move.why())}"], self._reduce(move, self.var, "work")))
         for rows in self.program.returns:
             axes = quoted(neighbour_axes(of, rows))
-            call = f'exchange("{rows.tensor}", {self.var}, carried, owned, {axes})'
+            held = self.held(rows.tensor)
+            call = f'exchange("{rows.tensor}", {self.var}, {held}, owned, {axes})'
             moves.append(Value([f"# {sentence(rows.why)}"], call))
         return moves
+
+
+def _rotated_tile(signature: Signature) -> str:
+    """The function that says what a rank works on in a step where ranks start at different panels."""
+    return f"{signature.pass_name}_tile" if signature.plan.later else "tile"

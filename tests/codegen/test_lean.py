@@ -14,6 +14,7 @@ from cases import CASES
 from lean_ranks import run_lean
 from seeded_problems import random_plan
 
+import synth
 from synth.base.errors import UsageError
 from synth.codegen.lean import render_lean
 from synth.layer.axes import PerAxis
@@ -28,7 +29,9 @@ FEW = (  # every kind of move, on 4 ranks
     *("data_rotated", "cannon", "spatial", "idle_channel", "ker_stationary_sums", "back_spatial"),
     *("filter_data", "training_streams_b", "training_streams_up", "training_streams_matrix"),
 )
-LONGEST = 300, 372  # lines of a program of one pass, and of a training step
+LONGEST = 250, 320  # lines of a program of one pass, and of a training step
+UNDIVIDED = {"conv1d": {"w": 1}}  # lean programs have no residue classes
+EXAMPLES = sorted(path for path in Path("examples").rglob("*.yaml") if path.parent.name != "networks")
 
 
 def faults(plans: dict[str, Plan], folder: Path) -> dict[str, object]:
@@ -78,18 +81,17 @@ def test_random_plans(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_the_check_finds_wrong_values_and_words(tmp_path: Path) -> None:
     right = render_lean(CASES["spatial"])
-    head, words, tail = right.partition("WORDS = {")
-    words = head + words + tail.replace('"In": ', '"In": 1', 1)
-    values = right.replace("out = F.conv2d(wide", "out = 2 * F.conv2d(wide")
+    words = right.replace('= 657, {"In": ', '= 657, {"In": 1')
+    values = right.replace("return F.conv2d(", "return 2 * F.conv2d(")
     uncounted = right.replace("RECEIVED[tensor] += ", "RECEIVED[tensor] += 0 * ")
     assert len({right, words, values, uncounted}) == 4
     made = run_lean([right, words, values, uncounted], 4, tmp_path / "programs")
     assert [[rank[0] for rank in ranks] for ranks in made] == [[0] * 4, [5] * 4, [5] * 4, [5] * 4]
     said = [ranks[0][2] for ranks in made]
-    assert "check: every shard and every word count is as it should be" in said[0]
-    assert "planned are {'In': 1" in said[1]
+    assert "values and words are right" in said[0]
+    assert "planned are 657, {'In': 1648, 'Ker': 1764, 'Out': 0}" in said[1]
     assert "rank 3: Out differs from one process" in said[2]
-    assert "received {'In': 0" in said[3]
+    assert "words: 0, {'In': 0, 'Ker': 0, 'Out': 0}; planned are 657, {'In': 648," in said[3]
 
 
 @pytest.mark.parametrize("name", LEAN)
@@ -102,6 +104,22 @@ def test_the_text_is_short_and_of_torch_alone(name: str) -> None:
     tree = ast.parse(text)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert defined <= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=str)
+@pytest.mark.one_in(4)
+def test_programs_of_the_examples_are_short(path: Path) -> None:
+    for procs in (1, 4, 8, 12, 16, 48, 64):
+        plan = synth.plan(path, procs, classes=UNDIVIDED.get(path.stem))
+        assert render_lean(plan).count("\n") <= 250
+    for procs in (4, 16, 64):
+        plan = synth.plan(path, procs, classes=UNDIVIDED.get(path.stem), pass_="training")
+        assert render_lean(plan).count("\n") <= 300
+
+
+def test_the_tutorial_says_how_long_its_program_is() -> None:
+    lines = render_lean(synth.plan("examples/small.yaml", 4)).count("\n")
+    assert f"This lean program has {lines} lines" in Path("docs/tutorial.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
