@@ -160,6 +160,7 @@ class Builder(Wiring):
                 self.structure = node.meta["structure"]
                 self.shared = node.meta.get("shared", frozenset())
                 self.left_out = node.meta.get("left out", ())
+                self.left = node.meta.get("left", {})
                 self.modes = node.meta.get("refused", {})
                 self.attributes = node.meta.get("attributes", Attributes())
             case "call_module" | "call_function":

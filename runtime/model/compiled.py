@@ -69,7 +69,8 @@ def entry_of(network: Any) -> Entry:
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         low = autocast_dtype(given[0].device)
         found, promised = mine(), shapes([tuple(each.shape) for each in given], low)
-        made = found._pass((), dict(zip(found.program.inputs, given, strict=True)))
+        named = dict(zip(found.program.inputs, given, strict=True))
+        made = found._pass((), named, compiled=True)
         outs = Structure(made).tensors
         now = [(tuple(each.shape), each.dtype) for each in outs]
         if now != promised:
@@ -94,7 +95,7 @@ def entry_of(network: Any) -> Entry:
             )
         dtypes = dtypes or [expected[each].dtype for each in program.outputs]
         places = program.output_partitions.values()
-        return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=True)]
+        return [(tuple(p.shape), d) for p, d in zip(places, dtypes, strict=False)]
 
     def behind(given: Sequence[tuple[int, ...]]) -> dict[int, set[int]]:
         return inputs_behind(mine()._programs.calls[0].known(given))

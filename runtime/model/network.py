@@ -75,7 +75,7 @@ from synth.runtime.tracing.computed_weights import (
     show_computed,
     show_masked,
 )
-from synth.runtime.tracing.left_values import leave
+from synth.runtime.tracing.left_values import every_left, leave, now_left
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.switches import require_same
 from synth.runtime.tracing.unsupported import check_global_hooks
@@ -141,7 +141,8 @@ class Network(Shown):
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         shown = partitioned_copy(model, self.program.homes, ranks)
         show_computed(shown)
-        template, modes = emptied(model), modes_of(model)
+        every = every_left(self.program.left)
+        template, modes = emptied(model, every), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
         self._meter, self._sessions = Meter(), itertools.count(1)
         self._watch = Watch(shown, self.program.attributes)
@@ -230,8 +231,13 @@ class Network(Shown):
         require_eager(args, kwargs)
         return self._pass(args, kwargs, name)
 
-    def _pass(self, args: Any, kwargs: Any, method: str = "") -> Any:
-        """A forward pass, or a call of another method that is planned like one."""
+    def _pass(
+        self, args: Any, kwargs: Any, method: str = "", compiled: bool = False
+    ) -> Any:
+        """A forward pass, or a call of another method that is planned like one.
+
+        compiled: whether an operator of compiled code runs it.
+        """
         self._follow_changes()
         if self._siblings is not None:
             self._siblings.look(self)
@@ -250,7 +256,7 @@ class Network(Shown):
         if first is not self.program:
             self._read_also(first)
         with unless_stopped(self._last_buffers(first)):
-            return self._left(call, given)
+            return self._left(call, given, compiled)
 
     def _last_buffers(self, first: StepGraph) -> Iterator[torch.Tensor]:
         """The own words of buffers that the last calls of a pass may change."""
@@ -258,7 +264,7 @@ class Network(Shown):
             held: Any = stored(*self._places[key])
             yield held._local if isinstance(held, PartitionedTensor) else held
 
-    def _left(self, call: CallGraphs, given: list[torch.Tensor]) -> Any:
+    def _left(self, call: CallGraphs, given: list[torch.Tensor], compiled: bool) -> Any:
         """What the model gives for some inputs, as the user asks for it."""
         first, states = call.first, self.program.states
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
@@ -266,14 +272,12 @@ class Network(Shown):
             program, made, before = self._computed(call, given)
             made = self._with_zeros(program, given, made)
             self._meter.add(program.operations, torch.is_grad_enabled())
-        self._leave(program)
         if refuses:
             made = [without_gradient(each) for each in made]
         kept = {place: name for name, place in states.given(program.structure).items()}
         number, own = next(self._sessions), self._sessions
         made = [alone(w) if place in kept else w for place, w in enumerate(made)]
-        places = program.output_partitions.values()
-        outs = left(made, places, before, program.shared)
+        outs = left(made, program.all_partitions, before, program.shared)
         outs = [
             stamped(each, own, number, kept[place])
             if place in kept
@@ -282,15 +286,22 @@ class Network(Shown):
             else each
             for place, each in enumerate(outs)
         ]
+        # outside of compiled code, nothing knows when its gradients have come
+        self._leave(program, None if compiled else outs)
         return program.structure.filled(outs)
 
-    def _leave(self, program: StepGraph) -> None:
-        """Do with attributes what `forward` does, as far as it leaves constants."""
-        seen = program.attributes
-        given = None if self._original is None else self._original.model
-        for model in (self._shown, given):
-            if model is not None:
-                leave(model, seen.kept, seen.first)
+    def _leave(self, program: StepGraph, outs: list[Any] | None) -> None:
+        """Do with attributes of the network and of the given model what forward does.
+
+        outs: what a pass gives; None where ranks leave nothing of it.
+        """
+        found = [*now_left(self._shown, program.left)]
+        if not found:
+            return
+        self._watch.take(leave(self._shown, found, outs))
+        original = self._original
+        if original is not None and original.watch and original.model is not None:
+            original.watch.take(leave(original.model, found, outs))
 
     def _with_zeros(
         self, program: StepGraph, given: list[torch.Tensor], made: list[torch.Tensor]
@@ -617,6 +628,7 @@ class Network(Shown):
 
         input_gradient: whether the inputs require gradients, too.
 
+        A loss is taken to read all outputs, and all that forward leaves in attributes.
         Modes and gradients are those that modules and parameters now have. Raises
         `ValueError` where no plan fits.
         """

@@ -27,6 +27,7 @@ from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied, follow_network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs, OtherCallError
+from synth.runtime.tracing.left_values import every_left
 from synth.runtime.tracing.modes import MODES
 
 Called = tuple[CallGraphs, list[torch.Tensor]]  # with the tensors of a call
@@ -158,7 +159,7 @@ class Programs:
         first = self.first
         if self.plan is None:
             raise ValueError(f"{what}; this network cannot be planned anew")
-        template = emptied(model)
+        template = emptied(model, every_left(first.left))
         tensors = (model.named_parameters, model.named_buffers)
         partitions = {
             name: values._partition

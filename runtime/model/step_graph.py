@@ -41,6 +41,7 @@ from synth.runtime.model.states import States
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.left_values import LeftByMode
 from synth.runtime.tracing.outputs import Structure
 
 NO_CONTEXT = nullcontext()
@@ -78,8 +79,10 @@ class Wiring:
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it has another graph.
     shows: node -> the input of the network of which its result is a view.
-    outputs: nodes. structure: of what the model gives. left_out: for each output, the
-        calls and inputs to which its gradient is zero, of which no step reads a word.
+    outputs: nodes. structure: of what the model gives, which are the first of them.
+    left: mode -> what modules in it leave in attributes, of all outputs. left_out: for
+        each output, the calls and inputs to which its gradient is zero, of which no
+        step reads a word.
     shared: places of outputs with memory of an input or of another output.
     attributes: of modules, which the model reads.
     rings: node -> what ranks hold of its value beside their own words, see `Margins`.
@@ -101,6 +104,7 @@ class Wiring:
     modes: dict[bool, str] = field(default_factory=dict)
     shows: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    left: LeftByMode = field(default_factory=dict)
     left_out: tuple[frozenset[str], ...] = ()
     shared: frozenset[int] = frozenset()
     structure: Structure = field(default_factory=lambda: Structure(None))
@@ -185,8 +189,12 @@ class StepGraph(Wiring):
     @cached_property
     def output_partitions(self) -> dict[str, Partition]:
         """By name, which words of an output each rank computes."""
-        pairs = zip(self.structure.names, self.outputs, strict=True)
-        return {name: Partition(self.layouts[node]) for name, node in pairs}
+        return dict(zip(self.structure.names, self.all_partitions, strict=False))
+
+    @cached_property
+    def all_partitions(self) -> list[Partition]:
+        """Those of what the model gives, and then of what it leaves in attributes."""
+        return [Partition(self.layouts[node]) for node in self.outputs]
 
     @cached_property
     def gets_zeros(self) -> dict[int, tuple[set[str], set[str]]]:

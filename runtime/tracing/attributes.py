@@ -20,21 +20,18 @@ from synth.runtime.tracing.facts import (
     OUTSIDE,
     Description,
     Fact,
+    Facts,
     Outside,
     Places,
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
-from synth.runtime.tracing.left_values import (
-    LeftValue,
-    Place,
-    holds_left,
-    standing_for,
-)
+from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.switches import Switches, read_by_users
 
 Names = set[Place]
 ALL = "__dict__"  # stands for all attributes of a module
+EVERY = "[:]"  # the path of all parts of a list
 
 
 class Attributes:
@@ -44,11 +41,12 @@ class Attributes:
     called: those layers. written: attributes that differ after a run. first: those that
     were read before they were written. changes: the values of written attributes before
     and after the last run. left: what runs left in those that have constants alone.
-    caches: modules in which they left tensors or other objects. kept: place -> what
-    they left, as far as it is of constants (`left_values`). outside: where the model
-    may read what is not in modules; what it wrote there has no module. switches: of
-    torch, which code of the model read. changed: inputs that it changes in place.
-    dtypes: whether the model reads those of tensors, which its graph has as constants.
+    caches: modules in which they left tensors or other objects. kept: place -> the
+    paths in its value of what they leave, which a pass writes there; "" for all of it.
+    before: what modules said before the last run. outside: where the model may read
+    what is not in modules; what it wrote there has no module. switches: of torch, which
+    code of the model read. changed: inputs that it changes in place. dtypes: whether
+    the model reads those of tensors, which its graph has as constants.
     """
 
     def __init__(self, outside: Places = NOWHERE) -> None:
@@ -60,7 +58,8 @@ class Attributes:
         self.changes: dict[Place, tuple[Any, Any]] = {}
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
-        self.kept: dict[Place, Any] = {}
+        self.kept: dict[Place, frozenset[str]] = {}
+        self.before: Facts = {}
         self.switches: Switches = {}
         self.changed: set[str] = set()
         self.dtypes = False
@@ -78,14 +77,20 @@ class Attributes:
     def take(self, other: Attributes) -> bool:
         """Take those of another method of the same model; whether some are new."""
         own = vars(self)
-        names = "read", "called", "written", "first", "kept"
+        names = "read", "called", "written", "first"
         taken = {name: own[name] | vars(other)[name] for name in names}
+        mine, others, none = self.kept, other.kept, frozenset[str]()
+        taken["kept"] = {
+            place: mine.get(place, none) | others.get(place, none)
+            for place in mine | others
+        }
         taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
         self.dtypes |= other.dtypes
-        new = any(len(own[name]) != len(each) for name, each in taken.items())
+        sizes = any(len(own[name]) != len(each) for name, each in taken.items())
+        paths = bool(taken["kept"] != self.kept)
         own.update(taken)
-        return new
+        return sizes or paths
 
     @contextmanager
     def seen(self, model: nn.Module, inside: Callable[[], bool]) -> Iterator[None]:
@@ -95,6 +100,7 @@ class Attributes:
         """
         before = Description(model)
         names = {id(each): name for name, each in before.modules.items()}
+        put, made = nn.Module.__setattr__, Names()
 
         def read(module: nn.Module, name: str) -> object:
             known = names.get(id(module))
@@ -102,53 +108,76 @@ class Attributes:
             if counts and not (name == ALL and _is_torchs(sys._getframe(1).f_globals)):
                 self.read.add((str(known), name))
                 held = before.facts.get(Fact(str(known), "attribute", name), MISSING)
-                if held is object.__getattribute__(module, "__dict__").get(name):
+                same = held is object.__getattribute__(module, "__dict__").get(name)
+                if same and (known, name) not in made:  # an equal number may be new
                     self.first.add((str(known), name))
             return object.__getattribute__(module, name)
 
-        nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
+        def write(module: nn.Module, name: str, value: Any) -> None:
+            made.add((names.get(id(module), OUTSIDE), name))
+            put(module, name, value)
+
+        kind: Any = nn.Module
+        kind.__getattribute__, kind.__setattr__ = read, write
         try:
             with read_by_users(self.switches):
                 yield
         finally:
-            del nn.Module.__getattribute__
+            del kind.__getattribute__
+            kind.__setattr__ = put
         now = Description(model).facts
         found = [
             each.fact
             for each in differences(before.facts, now)
             if each.fact.kind == "attribute"
         ]
-        whole = {each._replace(path="") for each in found}
+        whole = dict.fromkeys(each._replace(path="") for each in found)
         places = {(each.module, each.name): each for each in whole}
         self.written |= places.keys()
         self.changes = {p: (before.facts.get(f), now.get(f)) for p, f in places.items()}
+        self.before = before.facts
 
     def forget_values(self) -> None:
         """Keep no values of the model alive but constants."""
-        for place, (old, new) in self.changes.items():
-            if place[0] != OUTSIDE:
-                self._keep(place, old, new)
+        for place, (_, new) in self.changes.items():
             if is_plain(new):
                 self.left[place] = new
             else:
                 self.caches.add(place[0])
-        self.changes = {}
+        self.changes, self.before = {}, {}
 
-    def _keep(self, place: Place, old: Any, new: Any) -> None:
-        """Note what a run leaves in an attribute.
+    def leaves(self, module: str, name: str) -> bool:
+        """Whether the last run leaves something in an attribute that it has changed.
 
         Not in one that it reads first, but for containers that it changes: these are
         constants for the graph, or refused.
         """
-        if place in self.first and (is_plain(new) or old is not new):
-            return
-        name, known = ".".join(filter(None, place)), self.kept.get(place, MISSING)
-        if holds_left(known):
-            return
-        if is_plain(new) and known is not MISSING and known != new:
-            self.kept[place] = LeftValue(name)  # each mode leaves something else
-            return
-        self.kept[place] = standing_for(new, name, CONSTANTS)
+        old, new = self.changes[module, name]
+        read = (module, name) in self.first and (is_plain(new) or old is not new)
+        return module != OUTSIDE and not read
+
+    def note_left(self, fact: Fact) -> None:
+        """Note a place in which a run leaves something."""
+        place = fact.module, fact.name
+        self.kept[place] = self.kept.get(place, frozenset()) | {fact.path}
+
+    def is_left(self, fact: Fact) -> bool:
+        """Whether a pass writes what is at a place, so that no change there counts."""
+        paths = self.kept.get((fact.module, fact.name))
+        if paths is None or fact.kind != "attribute":
+            return False
+        return not fact.path or any(_is_in(fact.path, each) for each in paths)
+
+    def leaves_all(self, module: str, name: str) -> bool:
+        """Whether a pass writes all that an attribute has."""
+        return not {"", EVERY}.isdisjoint(self.kept.get((module, name), ()))
+
+
+def _is_in(path: str, left: str) -> bool:
+    """Whether a path is one that is left, or inside of it."""
+    if left.endswith(EVERY):
+        return path.startswith(left.removesuffix(EVERY) + "[")
+    return path.startswith(left) and path[len(left) : len(left) + 1] in ("", *"[. ")
 
 
 def _of_both(own: Places, others: Places) -> dict[str, Outside]:

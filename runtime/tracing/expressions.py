@@ -6,7 +6,7 @@ weight, a table of positions, a mask. Every rank computes them whole, at each ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -67,10 +67,15 @@ def leaves(node: fx.Node) -> Iterator[str]:
         yield from leaves(each)
 
 
-def keep_used(graph: fx.Graph) -> None:
-    """Erase the calls of functions that nobody reads and that change nothing."""
+def keep_used(graph: fx.Graph, given: Collection[fx.Node]) -> None:
+    """Erase the calls of functions that nobody reads and that change nothing.
+
+    given: what stays, too.
+    """
     for node in reversed(list(graph.nodes)):
         if node.users or node.op not in ("call_function", "get_attr"):
+            continue
+        if node in given:
             continue
         if may_change(node):
             continue

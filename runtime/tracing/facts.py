@@ -137,6 +137,11 @@ Places = Mapping[str, Outside]  # by the names of users
 NOWHERE: Places = types.MappingProxyType({})
 
 
+def nothing(fact: Fact) -> bool:
+    """All facts count."""
+    return False
+
+
 class Surroundings:
     """What is outside of the modules of a model: in their classes, and at places.
 
@@ -145,8 +150,9 @@ class Surroundings:
         context. constants: tensors and arrays in them. Nothing is copied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: Callable[[Fact], bool] = nothing) -> None:
         self.facts: Facts = {}
+        self.left = left
         self.containers: list[Any] = []
         self.slots: list[Outside] = []
         self.constants: list[Any] = []
@@ -191,8 +197,9 @@ class Surroundings:
         self._seen.add(id(value))
         for path, part in _parts(value):
             inner = fact._replace(path=fact.path + path)
-            self.facts[inner] = part
-            self._add_parts(inner, part, depth + 1)
+            if not self.left(inner):
+                self.facts[inner] = part
+                self._add_parts(inner, part, depth + 1)
 
 
 def every(module: str, name: str) -> bool:
@@ -209,9 +216,13 @@ class Description(Surroundings):
     """
 
     def __init__(
-        self, model: nn.Module, deep: Deep = every, places: Places = NOWHERE
+        self,
+        model: nn.Module,
+        deep: Deep = every,
+        places: Places = NOWHERE,
+        left: Callable[[Fact], bool] = nothing,
     ) -> None:
-        super().__init__()
+        super().__init__(left)
         self.stored: list[dict[str, Any]] = []
         self.modules = dict(model.named_modules())
         self._seen |= {id(each) for each in self.modules.values()}
@@ -238,9 +249,11 @@ class Description(Surroundings):
         apart = INTERNAL | computed_weights(module).keys()
         for key, value in own.items():
             if key not in apart:
-                self.facts[Fact(name, "attribute", key)] = value
+                fact = Fact(name, "attribute", key)
+                if not self.left(fact):
+                    self.facts[fact] = value
                 if deep(name, key):
-                    self._add_parts(Fact(name, "attribute", key), value)
+                    self._add_parts(fact, value)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,16 +1,21 @@
-"""What forward leaves in attributes, which ranks do not compute: reading it is refused.
+"""What forward leaves in attributes of modules, which a pass of a network writes there.
 
 Auxiliary losses and features are often left in attributes. The ranks run the calls of
-a graph, not `forward`, so such an attribute would keep the value of before.
+a graph, not `forward`: its tensors are further outputs of the graph. What ranks do not
+compute is refused where it is read, as it would be that of an earlier pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
+import torch
 from torch import nn
 from torch.utils import _pytree
+
+from synth.runtime.tracing.outputs import Structure
 
 Place = tuple[str, str]  # (module, attribute)
 OPERATORS = (
@@ -19,7 +24,6 @@ OPERATORS = (
     *("neg", "abs", "float", "int", "bool", "index", "len", "iter", "getitem", "call"),
     *("lt", "le", "gt", "ge", "contains", "setitem", "array"),
 )
-MISSING = object()
 
 
 class LeftValueError(AttributeError, RuntimeError):
@@ -27,15 +31,10 @@ class LeftValueError(AttributeError, RuntimeError):
 
 
 class LeftValue:
-    """Stands in an attribute for what forward leaves there; whatever uses it raises.
-
-    before: what the attribute was before the first pass. is_part: whether that is what
-    stood here, in a container that forward changes.
-    """
+    """Stands for what ranks do not compute of it; whatever uses it raises."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.is_part = name, False
-        self.before: Any = MISSING
+        self.name = name
 
     def __repr__(self) -> str:
         return f"<{self.name}, which forward leaves and ranks do not compute>"
@@ -73,99 +72,141 @@ for _name in OPERATORS:
     setattr(LeftValue, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
-def standing_for(value: Any, name: str, constants: tuple[type, ...]) -> Any:
-    """A value with something that refuses in the place of each part but constants."""
-    return _pytree.tree_map(
-        lambda leaf: leaf if isinstance(leaf, constants) else LeftValue(name), value
-    )
+class Left(NamedTuple):
+    """What forward leaves in an attribute of a module, or in a part of its value.
+
+    keys: of the part, in containers that forward changes; () for the attribute itself.
+    The last one counts from the end of a list to which each pass appends it (appended),
+    and is a slice for all parts of a list. given: its tensors and what is around them;
+    None for what ranks cannot make. nodes: of these tensors, None for one that they do
+    not compute. places: of the tensors among the outputs of the graph, once that gives
+    them.
+    """
+
+    module: str
+    name: str
+    keys: tuple[Any, ...]
+    appended: bool
+    given: Structure | None
+    nodes: tuple[Any, ...] = ()
+    places: tuple[int | None, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The attribute, for messages."""
+        return ".".join(filter(None, (self.module, self.name)))
+
+    def filled(self, outs: Sequence[Any] | None) -> Any:
+        """What is left by a pass that gives some outputs; None for none of them."""
+        refused = LeftValue(self.label)
+        if self.given is None:
+            return refused
+        places = self.places if outs is not None else (None,) * len(self.places)
+        found = (refused if at is None else (outs or ())[at] for at in places)
+        return self.given.filled([*found])
+
+    def holder(self, model: nn.Module) -> Any:
+        """The container that has it, in the modules of a model; None for none."""
+        module = _module(model, self.module)
+        held: Any = None if module is None else vars(module)
+        for key in (self.name, *self.keys)[:-1]:
+            held = part_of(held, key)
+        return held
+
+    @property
+    def key(self) -> Any:
+        """That of the part in its container."""
+        return (self.name, *self.keys)[-1]
 
 
-def holds_left(value: Any) -> bool:
-    """Whether something has such a value in it."""
-    return next(_left_in(value), None) is not None
+LeftByMode = Mapping[bool, Sequence[Left]]  # by the mode of the module
+
+
+def every_left(left: LeftByMode) -> list[Left]:
+    """What a pass leaves in any mode."""
+    return [each for found in left.values() for each in found]
+
+
+def now_left(model: nn.Module, left: LeftByMode) -> Iterator[Left]:
+    """What a pass leaves in the modes in which the modules of a model now are."""
+    for mode, found in left.items():
+        for each in found:
+            module = _module(model, each.module)
+            if module is not None and module.training == mode:
+                yield each
 
 
 def leave(
-    model: nn.Module, left: Mapping[Place, Any], changed: Collection[Place]
-) -> None:
-    """Let attributes of a model's modules have what stands for what forward leaves.
+    model: nn.Module, left: Iterable[Left], outs: Sequence[Any] | None
+) -> list[Any]:
+    """Write what a pass leaves. Returns the containers that have it.
 
-    left: place -> the value. changed: places of containers that forward changes; their
-    other parts stay.
+    outs: what the graph gives; None where nothing may be taken of it.
     """
-    modules = dict(model.named_modules()) if left else {}
-    for (module, name), value in left.items():
-        if module not in modules:  # of another one, which the network has instead
-            continue
-        here: dict[str, Any] = modules[module].__dict__
-        now = here.get(name, MISSING)
-        if (module, name) in changed:
-            _put(now, value)
-        elif now is not value and not (type(now) is type(value) and _same(now, value)):
-            known = next((each.before for each in _left_in(now)), now)
-            for each in _left_in(value):
-                each.before = known if each.before is MISSING else each.before
-            here[name] = _pytree.tree_map(lambda leaf: leaf, value)
+    pairs = [(each, each.holder(model)) for each in left]
+    for each, held in pairs:
+        if held is not None:
+            _put(held, each, each.filled(outs))
+    return [held for _, held in pairs]
 
 
-def restored(model: nn.Module) -> nn.Module:
-    """A copy of a model, with its attributes as they were before the first pass."""
-    for module in model.modules():
-        here = vars(module)
-        for name, value in [*here.items()]:
-            found = next(_left_in(value), None)
-            if found is None:
-                continue
-            if found.is_part:
-                _take_out(value)
-            elif found.before is MISSING:
-                del here[name]
-            else:
-                here[name] = found.before
-    return model
+def tensors_left(
+    model: nn.Module, left: Iterable[Left]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """What a pass has left, by names: the tensors that ranks compute."""
+    for each in left:
+        if each.given is not None and each.places and None not in each.places:
+            value = Structure(part_of(each.holder(model), each.key))
+            yield from zip(each.given.names, value.tensors, strict=False)
 
 
-def _put(now: Any, value: Any) -> None:
-    """Put the parts that stand for others into a list or a dict, at any depth."""
-    for key, part in _items(value):
-        there = isinstance(now, dict) or (isinstance(now, list) and key <= len(now))
-        if not there:
-            return
-        before = dict(_items(now)).get(key, MISSING)
-        if not isinstance(part, LeftValue):
-            _put(before, part)
-        elif before is not part:
-            old = before.before if isinstance(before, LeftValue) else before
-            part.before, part.is_part = old, True
-            if isinstance(now, list) and key == len(now):
-                now.append(part)
-            else:
-                now[key] = part
+def _module(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:  # of another one, which the network has instead
+        return None
 
 
-def _take_out(value: Any) -> None:
-    """The inverse of `_put`."""
-    for key, part in [*_items(value)][::-1]:
-        if not isinstance(part, LeftValue):
-            _take_out(part)
-        elif part.before is MISSING:
-            del value[key]
-        else:
-            value[key] = part.before
+def part_of(held: Any, key: Any) -> Any:
+    """A part of a container or of an object; None where there is none."""
+    if isinstance(held, dict):
+        return held.get(key)
+    if isinstance(held, list | tuple | deque):
+        there = isinstance(key, slice) or -len(held) <= key < len(held)
+        return held[key] if there else None
+    return getattr(held, "__dict__", {}).get(key)
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
+def _put(held: Any, left: Left, value: Any) -> None:
+    """Put a part into the container, or the object, that has it."""
+    if isinstance(held, dict):
+        held[left.key] = value
+    elif not isinstance(held, list | deque):
+        vars(held)[left.key] = value
+    elif left.appended:
+        held.append(value)
+    elif isinstance(left.key, slice) or left.key < len(held):
+        held[left.key] = value
+    else:  # others were taken out since
+        held.append(value)
 
 
-def _left_in(value: Any) -> Iterator[LeftValue]:
-    leaves = _pytree.tree_leaves(value)
-    return (each for each in leaves if isinstance(each, LeftValue))
+def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """The tensors in a value, in containers and in objects of any class.
 
-
-def _same(one: Any, other: Any) -> bool:
-    own, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
-    pairs = zip(own, others, strict=False)
-    return len(own) == len(others) and all(a is b for a, b in pairs)
+    Not in modules. seen: what was looked at, by id.
+    """
+    seen = set() if seen is None else seen
+    if isinstance(value, nn.Module) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_within(each, seen)
+    elif isinstance(value, list | tuple | deque):
+        for each in value:
+            yield from tensors_within(each, seen)
+    elif not callable(value) and hasattr(value, "__dict__"):
+        yield from tensors_within(vars(value), seen)

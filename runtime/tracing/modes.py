@@ -14,8 +14,10 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.tracing.expressions import is_computed
+from synth.runtime.tracing.left_values import Left
 
 Run = Callable[[bool | None], fx.Graph]
+Twins = dict[fx.Node, fx.Node]  # call of a graph -> the same call of another
 MODES = {True: "training", False: "evaluation"}
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 # function -> the argument that says whether it trains, and its place
@@ -35,7 +37,8 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
     it. "trains" maps a mode to the argument of that name, "arguments" to all arguments
     where they differ, "regions" to checkpoints, and "saving" to whether the call saves
     a tensor in them. "differs" says whether other arguments than that one do. The
-    output's "refused" maps a mode that has another graph, or none, to the reason.
+    output's "refused" maps a mode that has another graph, or none, to the reason, and
+    its "left" a mode to what modules in it leave in attributes.
 
     The mode of a call is that of the module that makes it.
     """
@@ -62,10 +65,26 @@ def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
                 call, word = _first_difference(graph, other), MODES[mode]
                 refused[mode] = f"forward does otherwise in {word}, at {call}"
     _annotate(graph, twins)
-    for node in graph.nodes:
-        if node.op == "output":
-            node.meta["refused"] = refused
+    found_left = {
+        mode: _left(graphs[mode], twins[mode]) if mode in twins else _left(as_is, {})
+        for mode in MODES
+    }
+    (output,) = graph.find_nodes(op="output")
+    output.meta["refused"], output.meta["left"] = refused, found_left
     return graph
+
+
+def _left(graph: fx.Graph, twins: Twins) -> list[Left]:
+    """What the run of a graph leaves in attributes, with nodes of the joined graph.
+
+    twins: call of that graph -> the same call of this one.
+    """
+    (output,) = graph.find_nodes(op="output")
+    back = {twin: node for node, twin in twins.items()} or {n: n for n in graph.nodes}
+    return [
+        each._replace(nodes=tuple(map(back.get, each.nodes)))
+        for each in output.meta["left"]
+    ]
 
 
 def trains(node: fx.Node, mode: bool) -> bool:
@@ -74,8 +93,6 @@ def trains(node: fx.Node, mode: bool) -> bool:
 
 
 # -- one graph for both ----------------------------------------------------------------
-
-Twins = dict[fx.Node, fx.Node]  # call of a graph -> the same call of another
 
 
 class _Joined(NamedTuple):

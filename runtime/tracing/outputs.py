@@ -20,14 +20,14 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.S
 class Structure:
     """A structure of tensors, with its other entries.
 
-    given: what the model returns. tensors: its tensors, in order. names: "output" for a
+    given: what the model returns. tensors: its tensors, in order. names: `name` for a
     single tensor, else where each is: "output.0", "output.sample".
 
     Raises `ValueError` for an entry that may hold tensors which are not seen.
     """
 
-    def __init__(self, given: Any) -> None:
-        pairs = list(_entries("output", given, ()))
+    def __init__(self, given: Any, name: str = "output") -> None:
+        pairs = list(_entries(name, given, ()))
         self.tensors = [value for _, value in pairs]
         self.names = [name for name, _ in pairs]
         spots = {id(value): number for number, value in enumerate(self.tensors)}

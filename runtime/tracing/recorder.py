@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -108,12 +108,12 @@ class Recorder(TorchFunctionMode):
         self.changes, self.updates = Changes(self), Updates(self)
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
 
-    def graph_of(
+    def run(
         self, model: nn.Module, arguments: Arguments, dtype: torch.dtype
     ) -> fx.Graph:
         """The graph of one run. Raises `ValueError` for what a graph cannot show.
 
-        dtype: of the model's parameters.
+        dtype: of the model's parameters. It has calls that nobody reads, see `keep`.
         """
         tensors = arguments.tensors(dtype)
         for name, values in zip(arguments.names, tensors, strict=True):
@@ -147,8 +147,23 @@ class Recorder(TorchFunctionMode):
         if self.reads and self.changed_constants:  # another value in every pass
             self.changes.refuse(*self.changed_constants[0], " and reads such values")
         self._give(Structure(result), tensors[0])
-        keep_used(self.graph)
         return self.graph
+
+    def keep(self, left: Iterable[torch.Tensor]) -> fx.Graph:
+        """The graph without calls that nobody reads. left: what others read of it."""
+        nodes = {self.left_node(values) for values in left}
+        keep_used(self.graph, {node for node in nodes if node is not None})
+        return self.graph
+
+    def left_node(self, values: torch.Tensor) -> fx.Node | None:
+        """The node of a tensor that the run leaves in an attribute.
+
+        None for one that ranks do not give: it is made inside of a call, does not
+        depend on the input, or is changed in place later.
+        """
+        node, version = self.nodes.get(id(values), (None, 0))
+        there = node is not None and values._version == version
+        return node if there and self.computed(values) else None
 
     def _give(self, given: Structure, first: torch.Tensor) -> None:
         """What the model gives: the nodes of its tensors, and their structure.
@@ -401,6 +416,7 @@ class Recorder(TorchFunctionMode):
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:
         """Note that a node made a tensor."""
         node.meta["value"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        node.meta["memory"] = value.untyped_storage()._cdata
         self.regions.note_saved(node, value)
         self.alive.append(value)
         self.nodes[id(value)] = node, value._version

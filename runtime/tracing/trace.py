@@ -20,6 +20,7 @@ from torch import fx, nn
 
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.attributes import Attributes, is_plain
+from synth.runtime.tracing.expressions import keep_used
 from synth.runtime.tracing.facts import Description
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.kept_state import (
@@ -27,7 +28,8 @@ from synth.runtime.tracing.kept_state import (
     require_no_tensors,
     require_not_read,
 )
-from synth.runtime.tracing.left_values import restored
+from synth.runtime.tracing.left_calls import give_left
+from synth.runtime.tracing.left_parts import LeftParts
 from synth.runtime.tracing.modes import difference, joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.surroundings import (
@@ -66,7 +68,8 @@ def traced(
     the graph is not that of it.
 
     The output's "structure" says how the model gives its tensors, and its
-    "attributes" which attributes of modules it reads.
+    "attributes" which attributes of modules it reads. Behind these tensors are others
+    that it leaves in attributes; "left" says where, by the mode of the module.
 
     Raises `ValueError` where the model does not run on this input, gives no tensor, or
     does what a graph does not show.
@@ -99,6 +102,7 @@ def traced(
                 seen.switches[name, ()] = state, known[1]
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
+    give_left(output)
     return graph
 
 
@@ -165,7 +169,7 @@ def _recorded(
     turned: without gradients of what it computes, and with others of what it is given.
     """
     # copied before the move to "meta": the user's model keeps its values
-    empty = restored(copy.deepcopy(model, plain_copies(model))).to("meta")
+    empty = copy.deepcopy(model, plain_copies(model)).to("meta")
     if mode is not None:
         empty.train(mode)
     for module in empty.modules():
@@ -198,7 +202,7 @@ def _graph_of(
     try:
         recorded = torch.set_grad_enabled(not turned)
         with recorded, seen.seen(empty, lambda: recorder.depth > 0):
-            graph = recorder.graph_of(empty, given, dtype)
+            recorder.run(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
             f"{type(empty).__name__} has no graph for an input of {given.inputs}:"
@@ -209,11 +213,19 @@ def _graph_of(
     seen.changed |= recorder.changed_inputs
     require_no_tensors(seen, recorder.computed, recorder.knows)
     changed = around.note_changes(seen)
+    left = LeftParts(seen, recorder.left_node)
+    graph = recorder.keep(left.tensors_now(empty))
     if changed or not all(is_plain(new) for _, new in seen.changes.values()):
         again = Recorder(empty, device, recorder, turned)
-        require_not_read(
-            empty, graph, lambda: again.graph_of(empty, given, dtype), changed
-        )
+
+        def repeated() -> fx.Graph:
+            again.run(empty, given, dtype)
+            return again.keep(left.tensors_now(empty))
+
+        require_not_read(empty, graph, repeated, changed)
+    (output,) = graph.find_nodes(op="output")
+    output.meta["left"] = found = left.found()
+    keep_used(graph, {node for each in found for node in each.nodes})
     seen.forget_values()
     require_no_iterators(seen, facts)
     if drawn_from(facts.values()) != drawn:

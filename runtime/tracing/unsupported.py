@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
-from torch.utils import _pytree
 
 from synth.runtime.grid.user_lines import is_users, user_line
 from synth.runtime.tracing.computed_weights import computes_weight
+from synth.runtime.tracing.left_values import tensors_within
 from synth.runtime.tracing.plain_model import require_plain
 
 HOOKS = {
@@ -92,13 +92,14 @@ def plain_copies(model: nn.Module) -> dict[int, torch.Tensor]:
     """The computed tensors that modules have as attributes, by id, as constants.
 
     `copy.deepcopy` takes them as what is copied already: it refuses computed tensors.
-    Such are computed weights, and what a forward pass has left, also in lists.
+    Such are computed weights, and what a forward pass has left, also in lists and in
+    objects.
     """
     attributes = [vars(module) for module in model.modules()]
     return {
         id(each): each.detach()
-        for each in _pytree.tree_leaves(attributes)
-        if isinstance(each, torch.Tensor) and not each.is_leaf
+        for each in tensors_within(attributes)
+        if not each.is_leaf
     }
 
 

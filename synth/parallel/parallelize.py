@@ -139,10 +139,12 @@ def parallelize(
     from synth.runtime.comm.process_groups import with_everyone
     from synth.runtime.model.checks.consistency import consistent
     from synth.runtime.model.checks.training_watch import watched
+    from synth.runtime.model.compiled import leave_alone
     from synth.runtime.model.undisturbed import undisturbed
     from synth.runtime.tracing.inputs import Inputs
     from synth.runtime.tracing.plain_model import uncompiled
 
+    leave_alone()  # Dynamo keeps functions of torch as it finds them, and tracing puts others there
     model = uncompiled(model)
     if mesh is not None and procs is not None:
         raise UsageError("mesh and procs both name the ranks; give one of them")

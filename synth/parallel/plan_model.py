@@ -88,7 +88,9 @@ def plan_model(
     plan = plan_network(traced.network, within(request, memory))
     return replace(
         plan,
-        words_of=partial(_words_of, emptied(model), Inputs.of(input).without_examples(), traced, state or ""),
+        words_of=partial(
+            _words_of, emptied(model, ()), Inputs.of(input).without_examples(), traced, state or ""
+        ),
     )
 
 

@@ -42,7 +42,8 @@ class InOneMode(Step):
             return result
         if self.place is None or self.source is None:
             like = shards[0] if shards else torch.empty(())
-            return like.new_empty(shape(self.layout.mine))
+            # no words that memory had before: outputs and checks look at them
+            return like.new_zeros(shape(self.layout.mine))
         layout, count = self.source
         return redistribute(shards[self.place], layout, self.layout, count)
 

@@ -23,7 +23,6 @@ from synth.runtime.tracing.facts import (
     Fact,
     Facts,
 )
-from synth.runtime.tracing.left_values import holds_left
 from synth.runtime.tracing.unsupported import has_no_effect
 
 Settings = Mapping[str, Collection[str]]
@@ -81,8 +80,6 @@ def sorted_out(
                 changes.anew.append(each)
         elif fact.outside and (OUTSIDE, fact.outside) in attributes.written:
             continue  # which nothing that it computes depends on
-        elif fact.kind == "attribute" and _is_left(each, attributes):
-            continue
         elif fact.kind == "global":
             changes.anew.append(each)
         elif fact.kind == "class":
@@ -97,15 +94,6 @@ def sorted_out(
         elif fact.name == "forward" or attributes.is_read(fact.module, fact.name):
             changes.anew.append(each)
     return changes
-
-
-def _is_left(each: Difference, attributes: Attributes) -> bool:
-    """Whether it is a change of what a pass leaves in an attribute, and reads never."""
-    place = each.fact.module, each.fact.name
-    if place not in attributes.kept:
-        return False
-    parts = not each.fact.path or holds_left((each.before, each.now))
-    return place not in attributes.first or parts
 
 
 def _ties(facts: Facts) -> dict[Fact, Fact]:

@@ -7,6 +7,7 @@ A description by name is made only where more differs than numbers and modes.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -53,7 +54,8 @@ class Watch:
         """What the model says now."""
         model = self.model
         assert model is not None  # its owner has it
-        return Description(model, self._is_deep, self.attributes.outside)
+        seen = self.attributes
+        return Description(model, self._is_deep, seen.outside, seen.is_left)
 
     def renew(self, found: Description | None) -> None:
         """Compare with the model as it is now from here on.
@@ -68,12 +70,20 @@ class Watch:
         self.facts, self._names = found.facts, list(found.modules)
         self._containers = [each for each in found.containers if each]
         self._copies = [_copied(each) for each in self._containers]
+        self._numbers = {id(each): at for at, each in enumerate(self._containers)}
         self._empty = [each for each in (*found.containers, *found.stored) if not each]
         self._stored = [each for each in found.stored if each]
         self._values = [each.values() for each in self._stored]  # views, which follow
         self._constants, self._slots = found.constants, found.slots
         self._parts = list(found.modules.values())[1:]  # the first is not kept alive
         self._kept, self._outside = self._of_tensors(), self._of_places()
+
+    def take(self, containers: Iterable[Any]) -> None:
+        """Compare with containers as they are from here on: a pass has changed them."""
+        for each in containers:
+            at = self._numbers.get(id(each))
+            if at is not None:
+                self._copies[at] = _copied(each)
 
     def same(self) -> bool:
         """Whether the model is as it was."""
@@ -146,6 +156,9 @@ class Watch:
                 kind = "mode" if key == "training" else "attribute"
                 if kind != "mode" and key in INTERNAL:
                     return None
+                if self.attributes.is_left(Fact(name, kind, key)):
+                    before[key] = value
+                    continue
                 if not all(isinstance(each, PLAIN) for each in pair):
                     return None
                 each = Difference(Fact(name, kind, key), *pair)
@@ -162,11 +175,13 @@ class Watch:
         facts = {fact: memo.get(id(v), v) for fact, v in self.facts.items()}
         if differences(facts, made.facts):
             made.facts, made._names = facts, []
-            made._containers, made._copies = [MISSING], [0]
+            made._containers, made._copies, made._numbers = [MISSING], [0], {}
         return made
 
     def _is_deep(self, module: str, name: str) -> bool:
         seen = self.attributes
+        if seen.leaves_all(module, name):
+            return False
         return seen.is_called(module) or seen.is_read(module, name)
 
 

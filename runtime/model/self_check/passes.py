@@ -18,6 +18,7 @@ from synth.runtime.model.self_check.twins import Twins
 from synth.runtime.model.self_check.witness import Witness
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.left_values import Left, now_left, tensors_left
 from synth.runtime.tracing.modes import MODES
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.surroundings import Kept
@@ -29,7 +30,7 @@ Values = dict[str, torch.Tensor | None]
 
 @dataclass
 class Pass:
-    """What a pass gives, whole, by names.
+    """What a pass gives, whole, by names; also what it leaves in attributes.
 
     gradients: of parameters and inputs, of one number that all outputs go into; None
     for what it does not depend on. state: of buffers after the forward pass. later: of
@@ -117,7 +118,9 @@ class Pair:
 
         seen = self.network.program.attributes
         around = Kept(model, seen.outside)
-        run_model(model, call, self.arguments, inputs, self.gradients, made)
+        run_model(
+            model, call, self.arguments, inputs, self.gradients, made, self._left()
+        )
         around.note_changes(seen)  # with values it may write what it does not on "meta"
         if again is not None:
             self._follow_checkpoints(again, inputs, drawn, made)
@@ -139,7 +142,7 @@ class Pair:
         The model then draws other numbers than the network: counters are alike alone.
         """
         step, draws = Pass({}, {}, {}), any(drawn.parts.values())
-        run_model(model, model, self.arguments, inputs, True, step)
+        run_model(model, model, self.arguments, inputs, True, step, self._left())
         if not draws:
             made.gradients = step.gradients
         made.later = {
@@ -147,6 +150,10 @@ class Pair:
             for name, each in step.state.items()
             if each is not None and not (draws and _is_real(each))
         }
+
+    def _left(self) -> list[Left]:
+        """What a pass leaves in the modes of now."""
+        return [*now_left(self.network._shown, self.network.program.left)]
 
     def _made(self, node: fx.Node) -> bool:
         """Whether the network makes a call in its mode."""
@@ -167,12 +174,13 @@ class Pair:
         leaves = leaves_of(self.inputs, self.gradients)
         try:
             args, kwargs = self.arguments.filled(_used(leaves))
-            given = Structure(net(*args, **kwargs))
+            given = net(*args, **kwargs)
         finally:
             for hook in hooks:
                 hook.remove()
-        wholes = [_whole(each) for each in given.tensors]
-        made.outputs = _detached(zip(given.names, wholes, strict=True))
+        names, tensors = _given(given, net._shown, self._left())
+        wholes = [_whole(each) for each in tensors]
+        made.outputs = _detached(zip(names, wholes, strict=True))
         made.state = {n: _whole(each).clone() for n, each in net.named_buffers()}
         loss = weighted(wholes) if self.gradients else None
         if loss is not None:
@@ -199,14 +207,16 @@ def run_model(
     inputs: Sequence[torch.Tensor],
     gradients: bool,
     made: Pass,
+    left: Sequence[Left] = (),
 ) -> None:
-    """Write into `made` what a model gives, which `call` runs."""
+    """Write into `made` what a model gives and leaves, which `call` runs."""
     leaves = leaves_of(inputs, gradients)
     args, kwargs = arguments.filled(_used(leaves))
     with torch.set_grad_enabled(gradients):
-        given = Structure(call(*args, **kwargs))
-    made.outputs = _detached(zip(given.names, given.tensors, strict=True))
-    loss = weighted(given.tensors) if gradients else None
+        given = call(*args, **kwargs)
+    names, tensors = _given(given, model, left)
+    made.outputs = _detached(zip(names, tensors, strict=True))
+    loss = weighted(tensors) if gradients else None
     found = [*model.named_parameters(), *zip(arguments.names, leaves, strict=True)]
     trained = {name: each for name, each in found if each.requires_grad}
     made.gradients = dict.fromkeys(trained)
@@ -214,6 +224,15 @@ def run_model(
         each = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         made.gradients = dict(zip(trained, each, strict=True))
     made.state = {n: b.detach().clone() for n, b in model.named_buffers()}
+
+
+def _given(
+    given: Any, model: nn.Module, left: Sequence[Left]
+) -> tuple[list[str], list[torch.Tensor]]:
+    """The tensors that a pass gives and leaves, behind their names."""
+    outs, more = Structure(given), [*tensors_left(model, left)]
+    names = [*outs.names, *(name for name, _ in more)]
+    return names, [*outs.tensors, *(values for _, values in more)]
 
 
 def measured(
