@@ -29,14 +29,13 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.call_exported(args, kwargs)
     if torch.compiler.is_dynamo_compiling():
         entry = self.entry
-        given = [
-            *args,
-            *(kwargs[name] for name in entry.names[len(args) :] if name in kwargs),
-        ]
-        fits = len(given) == len(args) + len(kwargs) == len(entry.names)
-        if not entry.version:
-            fits = False  # it is read, so that code is compiled again for another one
-        if entry.form is not None and fits:
+        if not entry.version:  # read, so that code is compiled again for another one
+            return self.call_eagerly(args, kwargs)
+        given = None
+        mode = self._shown.training  # the property of a network has no graph
+        if entry.form is not None and entry.training in (None, mode):
+            given = tensors_of(entry.call, args, kwargs)
+        if given is not None:
             kind = given[0].device.type
             lowers = torch.is_autocast_enabled(kind)
             low = torch.get_autocast_dtype(kind) if lowers else None
@@ -48,6 +47,30 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             entry.state = made[-1]
             return filled(entry.form, made[:-1])
     return self.call_eagerly(args, kwargs)
+
+
+def tensors_of(form: Any, args: Any, kwargs: Any) -> list[Any] | None:
+    """The tensors of a call, see `CallForm`; None for one of another plan."""
+    if len(args) > len(form.parameters):
+        return None
+    given = {**dict(zip(form.parameters, args, strict=False)), **kwargs}
+    for name in (*form.names, *form.asked):
+        if name not in given:
+            return None
+    for name, each in given.items():
+        if name in form.names:
+            if not isinstance(each, torch.Tensor):
+                return None
+        elif name not in form.values or not _same(form.values[name], each):
+            return None
+    return [given[name] for name in form.names]
+
+
+def _same(planned: Any, now: Any) -> bool:
+    """Whether two values that are no tensors are equal."""
+    if isinstance(now, torch.Tensor):
+        return False
+    return planned is now or (type(planned) is type(now) and planned == now)
 
 
 def filled(form: Any, outs: Any) -> Any:

@@ -25,7 +25,8 @@ MOST = 16  # forward passes that wait for their backward pass
 class Entry:
     """What a compiled call of a network reads of it.
 
-    number: by which the operators find it. names: of its arguments. form: what the
+    number: by which the operators find it. call: how it gives its tensors. training:
+    the mode that it was planned in; None where it has one graph in both. form: what the
     model gives, of tuples, lists, dicts, None and `Fields`, with the number of each
     output in its place; None where it is not called as one operator. state: of the last
     pass. waiting: the outputs and inputs of passes whose backward pass has not come, by
@@ -47,7 +48,8 @@ class Entry:
         ENTRIES[self.number] = self
         self.state = torch.zeros((), dtype=torch.int64)
         self.anchor = torch.zeros((), requires_grad=True)
-        self.names: tuple[str, ...] = ()
+        self.call: Any = None
+        self.training: bool | None = None
         self.form: Any = None
         self.version = ""
         self.inference = False

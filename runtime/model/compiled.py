@@ -37,7 +37,7 @@ _VERSIONS = itertools.count()
 WHY = (
     "a network of synth.parallelize exchanges words between ranks, so torch.compile"
     " runs it as it is; compile without fullgraph=True, or parallelize it with"
-    " outputs='whole' and call it with tensors alone"
+    " outputs='whole' and call it with the values and in the mode of its plan"
 )
 
 
@@ -68,8 +68,14 @@ def entry_of(network: Any) -> Entry:
 
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         low = autocast_dtype(given[0].device)
+        other = mine()._programs.calls[0].refused(mine())
+        if other:
+            raise RuntimeError(
+                f"code was compiled for a network in another mode, and {other}; call"
+                " train() or eval() of the whole network before it is compiled"
+            )
         found, promised = mine(), shapes([tuple(each.shape) for each in given], low)
-        named = dict(zip(found.program.inputs, given, strict=True))
+        named = found.entry.call.named(given)
         made = found._pass((), named, compiled=True)
         outs = Structure(made).tensors
         now = [(tuple(each.shape), each.dtype) for each in outs]
@@ -107,15 +113,16 @@ def _in_words(outs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{shape} of {dtype}" for shape, dtype in outs)
 
 
-def renew(entry: Entry, program: StepGraph, whole: bool) -> None:
-    """Note how a network is called, which was planned."""
+def renew(entry: Entry, program: StepGraph, whole: bool, training: bool) -> None:
+    """Note how a network is called, which was planned in a mode."""
     entry.waiting.clear()  # their graphs would keep what was replaced
-    entry.names, entry.version = tuple(program.inputs), f"{next(_VERSIONS)}"
+    entry.version = f"{next(_VERSIONS)}"
     entry.form, entry.inference = None, program.inference
-    plain = whole and not any("." in name for name in entry.names)
-    plain = plain and not program.states.argument
-    plain = plain and program.arguments.has_tensors_alone and not program.modes
-    if plain:
+    entry.training = training if program.modes else None
+    call = program.arguments.form
+    fits = call is not None and call.names == tuple(program.inputs)
+    if fits and whole and not program.states.argument:
+        entry.call = call
         places = [torch.empty(0) for _ in program.outputs]
         with suppress(KeyError):  # another kind of object, or a constant
             numbers = {id(each): number for number, each in enumerate(places)}

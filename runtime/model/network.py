@@ -167,7 +167,7 @@ class Network(Shown):
         modules[""] = self
         self._masked = masked_weights(self._shown)
         self._by_name = modules
-        renew(self.entry, self.program, self._whole)
+        renew(self.entry, self.program, self._whole, self.training)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""

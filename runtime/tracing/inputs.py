@@ -105,6 +105,24 @@ class Inputs:
         return f"({', '.join([*map(str, self.args), *named])})"
 
 
+class CallForm(NamedTuple):
+    """How a call gives the tensors of a plan.
+
+    parameters: by their place. names: of the tensors. values: name -> what else a call
+    may give. asked: the names among these that it has to give.
+    """
+
+    parameters: tuple[str, ...]
+    names: tuple[str, ...]
+    values: dict[str, Any]
+    asked: frozenset[str]
+
+    def named(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """The call with these tensors, by names."""
+        asked = {name: self.values[name] for name in self.asked}
+        return {**asked, **dict(zip(self.names, tensors, strict=True))}
+
+
 class Arguments:
     """The inputs of one model, matched with the arguments of its `forward`.
 
@@ -218,15 +236,27 @@ class Arguments:
         return found if same else None
 
     @property
-    def has_tensors_alone(self) -> bool:
-        """Whether a call with all tensors, by their names, gives the values, too."""
+    def form(self) -> CallForm | None:
+        """How a compiled call is read; None where a tensor is part of an argument, or
+        has no name."""
+        if any("." in name for name in self.names):
+            return None
+        kinds = {name: each.kind for name, each in self.signature.parameters.items()}
+        if inspect.Parameter.POSITIONAL_ONLY in kinds.values():
+            return None
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        by_place = tuple(name for name, each in kinds.items() if each is kind)
+        values = {path: each for path, each in self.values.items() if "." not in path}
         try:
-            leaves = self._leaves((), dict(zip(self.names, self.specs, strict=True)))
-        except TypeError:
-            return False
-        values = {path: each for path, each in leaves.items() if path not in self.names}
-        same = (_same(self.values.get(path, _MISSING), v) for path, v in values.items())
-        return values.keys() == self.values.keys() and all(same)
+            least = self._leaves((), dict(zip(self.names, self.specs, strict=True)))
+        except TypeError:  # a value has no default
+            least = {}
+        planned = self.values.items()
+        asked = {p for p, each in planned if not _same(least.get(p, _MISSING), each)}
+        unknown = least.keys() - self.values.keys() - {*self.names}
+        if unknown or asked - values.keys():  # parts of a value, planned otherwise
+            return None
+        return CallForm(by_place, self.names, values, frozenset(asked))
 
     def differences(self, other: Arguments) -> str:
         """What differs from another call of the same function, in words."""

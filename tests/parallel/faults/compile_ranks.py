@@ -304,3 +304,62 @@ def whole_but(what: str) -> str:
     net.eval()
     assert float((step(x) - wanted(x)).detach().abs().max()) < 1e-5
     return said
+
+
+class Chosen(nn.Module):
+    """A model with values among its arguments, and another graph in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+
+    def forward(
+        self, x: torch.Tensor, mask: Any = None, gain: float = 1.0, *, cut: bool = False
+    ) -> torch.Tensor:
+        y = self.first(x) * gain
+        y = y if mask is None else y * mask
+        if self.first.training:
+            y = self.first(x) - y
+        out: torch.Tensor = self.last(y.relu() if cut else y)
+        return out
+
+
+def by_values(gain: float) -> dict[str, str | float]:
+    """What compiled calls with values give: the distance from one process, or what is said."""
+    right = Chosen().eval()
+    asked = {} if gain == 1 else {"gain": gain}
+    net: Any = synth.parallelize(Chosen().eval(), synth.Inputs(SHAPE, **asked), outputs="whole")
+    x, found = batch(), dict[str, str | float]()
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "all": ((x, None, gain), {"cut": False}),
+        "named": ((), {"gain": gain, "x": x}),
+        "alone": ((x,), {}),
+        "another": ((x, None, gain + 1), {}),
+        "a flag": ((x, None, gain), {"cut": True}),
+        "a tensor": ((x, x[:, :1], gain), {}),
+        "too many": ((x, None, gain, False), {}),
+    }
+    torch._dynamo.reset()
+    step = torch.compile(lambda *args, **kwargs: net(*args, **kwargs), backend="aot_eager", fullgraph=True)
+
+    def of(name: str) -> None:
+        args, kwargs = calls[name]
+        try:
+            with torch.no_grad():
+                found[name] = float((step(*args, **kwargs) - right(*args, **kwargs)).abs().max())
+        except Exception as error:  # Dynamo's own class among them
+            found[name] = str(error)
+
+    for name in calls:
+        of(name)
+    net.train()
+    of("all")
+    found["in training"] = found.pop("all")
+    net.eval()
+    net.first.train()
+    of("all")
+    found["a part in training"] = found.pop("all")
+    net.eval()
+    of("all")
+    return found

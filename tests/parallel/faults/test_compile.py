@@ -95,3 +95,14 @@ def test_an_operator_in_a_graph_of_inductor(ranks: RankPool) -> None:
 def test_what_one_operator_cannot_do(what: str, sentence: str, ranks: RankPool) -> None:
     for said in ranks.call("whole_but", what):
         assert re.search(sentence, said), said
+
+
+@pytest.mark.parametrize("gain", [1.0, 2.0])
+def test_values_of_a_call_in_a_full_graph(gain: float, ranks: RankPool) -> None:
+    for found in ranks.call("by_values", gain):
+        assert max(found["all"], found["named"]) < 1e-5, found
+        alone = found["alone"]
+        assert alone < 1e-5 if gain == 1 else "the values and in the mode of its plan" in alone, found
+        for name in ("another", "a flag", "a tensor", "too many", "in training"):
+            assert "the values and in the mode of its plan" in found[name], found
+        assert "code was compiled for a network in another mode" in found["a part in training"], found
