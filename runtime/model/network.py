@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ from synth.runtime.model.live.shown import Shown
 from synth.runtime.model.live.siblings import Siblings
 from synth.runtime.model.live.watch import Watch
 from synth.runtime.model.metrics import Meter, Metrics
+from synth.runtime.model.passed_calls import PassedCalls
 from synth.runtime.model.planned_words import (
     PlannedWords,
     float_inputs,
@@ -109,7 +111,7 @@ class Network(Shown):
     own = Shown.own | {
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
-        *("_compiled", "_waiting", "_siblings", "_masked"),
+        *("_compiled", "_waiting", "_siblings", "_masked", "_passed"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -145,6 +147,7 @@ class Network(Shown):
         template, modes = emptied(model, every), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
         self._meter, self._sessions = Meter(), itertools.count(1)
+        self._passed = PassedCalls()
         self._watch = Watch(shown, self.program.attributes)
         self._original = Original(model, self.program.attributes, self._watch)
         look_for_uses(self, model)
@@ -178,7 +181,7 @@ class Network(Shown):
         made.program, made._programs = self.program, self._programs
         made._whole, made.entry = self._whole, entry_of(made)
         made._compiled, made._waiting = None, Waiting(made.named_parameters, own_words)
-        made._siblings = None
+        made._siblings, made._passed = None, copy.deepcopy(self._passed)
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
@@ -255,8 +258,15 @@ class Network(Shown):
             self._require_state(first, given)
         if first is not self.program:
             self._read_also(first)
+        same = self._passed.last == (call, self._watch.stamp)
+        if not same:
+            self._passed.require_not_left(call, self)
         with unless_stopped(self._last_buffers(first)):
-            return self._left(call, given, compiled)
+            made = self._left(call, given, compiled)
+        if not same:
+            self._passed.note(call, self)
+            self._passed.last = call, self._watch.stamp
+        return made
 
     def _last_buffers(self, first: StepGraph) -> Iterator[torch.Tensor]:
         """The own words of buffers that the last calls of a pass may change."""
@@ -298,10 +308,10 @@ class Network(Shown):
         found = [*now_left(self._shown, program.left)]
         if not found:
             return
-        self._watch.take(leave(self._shown, found, outs))
+        self._watch.take(leave(self._shown, found, outs), found)
         original = self._original
         if original is not None and original.watch and original.model is not None:
-            original.watch.take(leave(original.model, found, outs))
+            original.watch.take(leave(original.model, found, outs), found)
 
     def _with_zeros(
         self, program: StepGraph, given: list[torch.Tensor], made: list[torch.Tensor]
@@ -506,6 +516,7 @@ class Network(Shown):
             adopt(self._shown, programs.first.homes, self.ranks)
         self.show(self._shown)
         self.program, self._programs = programs.first, programs
+        self._passed = PassedCalls()
         self._watch.attributes = self.program.attributes
         self._connect()
 

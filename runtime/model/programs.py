@@ -24,7 +24,7 @@ from synth.runtime.model.call_graphs import (
 )
 from synth.runtime.model.methods import asks_gradients, has_tensors, with_method
 from synth.runtime.model.step_graph import StepGraph
-from synth.runtime.model.templates import emptied, follow_network
+from synth.runtime.model.templates import emptied, follow_left, follow_network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs, OtherCallError
 from synth.runtime.tracing.left_values import every_left
@@ -125,6 +125,8 @@ class Programs:
         first.ranks.require_all(f"the first call of {what}")
         template = with_method(self.template, method) if method else self.template
         follow_network(template, network)
+        left = (each for graph in self for each in every_left(graph.left))
+        follow_left(template, getattr(network, "_shown", network), left)
         options = {"input_gradient": inward, "network": network}
         graph = graph_of(self.plan, template, inputs, first, network, **options)
         modes = modes_of(template)

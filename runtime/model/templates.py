@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.left_values import (
     Left,
     LeftValue,
-    leave,
     part_of,
+    put,
     tensors_within,
 )
 from synth.runtime.tracing.unsupported import plain_copies
@@ -31,8 +32,7 @@ def emptied(model: nn.Module, left: Iterable[Left]) -> nn.Module:
         held = each.holder(model)
         value = held if each.appended else part_of(held, each.key)
         for values in tensors_within(value):  # of a list, not those of before
-            made = isinstance(values, PartitionedTensor) or not values.is_leaf
-            if made or not each.appended:
+            if isinstance(values, PartitionedTensor) or not values.is_leaf:
                 memo[id(values)] = LeftValue(each.label)
     for values in (*model.parameters(), *model.buffers()):
         if isinstance(values, PartitionedTensor):
@@ -42,9 +42,7 @@ def emptied(model: nn.Module, left: Iterable[Left]) -> nn.Module:
         if isinstance(values, nn.Parameter):
             empty = nn.Parameter(empty, values.requires_grad)
         memo[id(values)] = empty
-    empty_model = copy.deepcopy(model, memo)
-    leave(empty_model, given, None)
-    return empty_model
+    return copy.deepcopy(model, memo)
 
 
 def follow_network(template: nn.Module, network: nn.Module) -> None:
@@ -63,6 +61,24 @@ def follow_network(template: nn.Module, network: nn.Module) -> None:
     for name, buffer in template.named_buffers():
         if name in held and buffer.dtype != held[name].dtype:
             buffer.data = buffer.data.to(held[name].dtype)
+
+
+def follow_left(template: nn.Module, network: nn.Module, left: Iterable[Left]) -> None:
+    """Let attributes that passes write be what a user has set.
+
+    What passes have left themselves raises an error where a graph would read it.
+    """
+    for each in left:
+        held, own = each.holder(network), each.holder(template)
+        if each.appended or isinstance(each.key, slice) or None in (held, own):
+            continue
+        value = part_of(held, each.key)
+        parts = [*tensors_within([value])]
+        given = any(isinstance(part, LeftValue) for part in _pytree.tree_leaves(value))
+        if given or not all(p.is_leaf and type(p) is torch.Tensor for p in parts):
+            put(own, each, LeftValue(each.label))
+        elif part_of(own, each.key) is not value:
+            put(own, each, copy.deepcopy(value))
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -39,8 +39,9 @@ class Attributes:
 
     read: by code of the model, not by layers of torch.nn that are recorded as one call.
     called: those layers. written: attributes that differ after a run. first: those that
-    were read before they were written. changes: the values of written attributes before
-    and after the last run. left: what runs left in those that have constants alone.
+    were read before they were written. sought: those that were read and not there.
+    changes: the values of written attributes before and after the last run. left: what
+    runs left in those that have constants alone.
     caches: modules in which they left tensors or other objects. kept: place -> the
     paths in its value of what they leave, which a pass writes there; "" for all of it.
     before: what modules said before the last run. outside: where the model may read
@@ -55,6 +56,7 @@ class Attributes:
         self.called: set[str] = set()
         self.written: Names = set()
         self.first: Names = set()
+        self.sought: Names = set()
         self.changes: dict[Place, tuple[Any, Any]] = {}
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
@@ -77,7 +79,7 @@ class Attributes:
     def take(self, other: Attributes) -> bool:
         """Take those of another method of the same model; whether some are new."""
         own = vars(self)
-        names = "read", "called", "written", "first"
+        names = "read", "called", "written", "first", "sought"
         taken = {name: own[name] | vars(other)[name] for name in names}
         mine, others, none = self.kept, other.kept, frozenset[str]()
         taken["kept"] = {
@@ -108,9 +110,11 @@ class Attributes:
             if counts and not (name == ALL and _is_torchs(sys._getframe(1).f_globals)):
                 self.read.add((str(known), name))
                 held = before.facts.get(Fact(str(known), "attribute", name), MISSING)
-                same = held is object.__getattribute__(module, "__dict__").get(name)
+                own = object.__getattribute__(module, "__dict__")
+                same = held is own.get(name, MISSING)
                 if same and (known, name) not in made:  # an equal number may be new
-                    self.first.add((str(known), name))
+                    found = self.sought if held is MISSING else self.first
+                    found.add((str(known), name))
             return object.__getattribute__(module, name)
 
         def write(module: nn.Module, name: str, value: Any) -> None:
@@ -162,9 +166,15 @@ class Attributes:
         self.kept[place] = self.kept.get(place, frozenset()) | {fact.path}
 
     def is_left(self, fact: Fact) -> bool:
-        """Whether a pass writes what is at a place, so that no change there counts."""
-        paths = self.kept.get((fact.module, fact.name))
+        """Whether a pass writes what is at a place, so that no change there counts.
+
+        Not if another call reads it before one writes it.
+        """
+        place = fact.module, fact.name
+        paths = self.kept.get(place)
         if paths is None or fact.kind != "attribute":
+            return False
+        if "" in paths and place in self.first | self.sought:
             return False
         return not fact.path or any(_is_in(fact.path, each) for each in paths)
 

@@ -48,11 +48,11 @@ def give_left(output: fx.Node) -> None:
 
 def _only_for(left: Iterable[fx.Node], given: Iterable[fx.Node]) -> list[fx.Node]:
     """The nodes that are read for what is left, and not for what is given."""
-    needed, found = _behind(given), _behind(left)
+    needed, found = behind(given), behind(left)
     return [node for node in found if node not in needed]
 
 
-def _behind(nodes: Iterable[fx.Node]) -> dict[fx.Node, None]:
+def behind(nodes: Iterable[fx.Node]) -> dict[fx.Node, None]:
     """Some nodes, and all from which they are computed."""
     found, to_see = dict[fx.Node, None](), [*nodes]
     while to_see:

@@ -146,7 +146,7 @@ def leave(
     pairs = [(each, each.holder(model)) for each in left]
     for each, held in pairs:
         if held is not None:
-            _put(held, each, each.filled(outs))
+            put(held, each, each.filled(outs))
     return [held for _, held in pairs]
 
 
@@ -177,7 +177,7 @@ def part_of(held: Any, key: Any) -> Any:
     return getattr(held, "__dict__", {}).get(key)
 
 
-def _put(held: Any, left: Left, value: Any) -> None:
+def put(held: Any, left: Left, value: Any) -> None:
     """Put a part into the container, or the object, that has it."""
     if isinstance(held, dict):
         held[left.key] = value

@@ -81,11 +81,11 @@ def traced(
     seen = Attributes(outside(model))
     graph = joined_modes(
         model,
-        lambda mode: _run(partial(_recorded, model, given, dtype, mode, device, seen)),
+        lambda mode: _run(partial(recorded, model, given, dtype, mode, device, seen)),
     )
     require_no_numbers(
         model,
-        lambda each: _recorded(
+        lambda each: recorded(
             each, given, dtype, None, device, Attributes(seen.outside)
         ),
         seen,
@@ -116,7 +116,7 @@ def _without_grad(
 ) -> fx.Graph:
     """The graph of a run, which does not say where gradients are recorded."""
     try:
-        graph = _recorded(model, given, dtype, None, device, seen, turned)
+        graph = recorded(model, given, dtype, None, device, seen, turned)
     except ValueError:
         return fx.Graph()
     for node in graph.nodes:
@@ -155,7 +155,7 @@ def _as_exported() -> Iterator[None]:
         compiler._is_exporting_flag = before
 
 
-def _recorded(
+def recorded(
     model: nn.Module,
     given: Arguments,
     dtype: torch.dtype,

@@ -27,6 +27,7 @@ from synth.runtime.tracing.facts import (
     differences,
     words_of,
 )
+from synth.runtime.tracing.left_values import Left, part_of
 
 PLAIN = bool, int, float, complex, str, bytes, type(None)
 
@@ -78,12 +79,18 @@ class Watch:
         self._parts = list(found.modules.values())[1:]  # the first is not kept alive
         self._kept, self._outside = self._of_tensors(), self._of_places()
 
-    def take(self, containers: Iterable[Any]) -> None:
-        """Compare with containers as they are from here on: a pass has changed them."""
-        for each in containers:
-            at = self._numbers.get(id(each))
+    def take(self, containers: Iterable[Any], left: Iterable[Left]) -> None:
+        """Compare with containers as they are from here on: a pass has changed them.
+
+        left: what it has left in each of them.
+        """
+        for held, each in zip(containers, left, strict=True):
+            at = self._numbers.get(id(held))
             if at is not None:
-                self._copies[at] = _copied(each)
+                self._copies[at] = _copied(held)
+            fact = Fact(each.module, "attribute", each.name)
+            if held is not None and not each.keys and not self.attributes.is_left(fact):
+                self.facts[fact] = part_of(held, each.name)
 
     def same(self) -> bool:
         """Whether the model is as it was."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -387,6 +388,80 @@ def refused() -> dict[str, Any]:
         "found": {name: said(read) for name, read in reads.items()},
         "error": max(float(each.detach().abs().max()) for each in errors),
     }
+
+
+class Scaled(nn.Module):
+    """Training leaves a number of a map, by which evaluation divides, and a method, too."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.body, self.kind = nn.Conv2d(3, 4, 3, padding=1), kind
+        self.scale: Any = {"tensor": torch.full((), 2.0), "none": None, "number": 1}.get(kind)
+        self.held: dict[str, Any] = {"scale": 2.0}
+        self.every: list[Any] = []
+        if kind == "absent":
+            del self.scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The map, divided in evaluation."""
+        y = torch.tanh(self.body(x))
+        if not self.training:
+            return y / self.divisor()
+        size = y.detach().abs().mean()
+        if self.kind == "dict":
+            self.held["scale"] = size
+        elif self.kind == "list":
+            self.every.append(size)
+        elif self.kind == "number":
+            self.scale = 3
+        elif self.kind == "weights":
+            self.scale = self.body.weight.detach().abs().sum()
+        else:
+            self.scale = size
+        return y
+
+    def divisor(self) -> Any:
+        """What training has left."""
+        if self.kind == "list":
+            return sum(self.every, 1.0)
+        scale = self.held["scale"] if self.kind == "dict" else getattr(self, "scale", None)
+        return 1.0 if scale is None else scale
+
+    def divided(self, x: torch.Tensor) -> torch.Tensor:
+        """The same of another map."""
+        made: torch.Tensor = self.body(x) / self.divisor()
+        return made
+
+
+def read_later(kind: str, first: str) -> dict[str, Any]:
+    """Calls that read what training leaves: before that, after it, and once the user has set it."""
+    torch.manual_seed(0)
+    model = Scaled(kind).double()
+    alone = copy.deepcopy(model)
+    net = synth.parallelize(model.train(first == "training"), SHAPE, plan="spatial", check=False)
+    errors, texts = list[float](), list[str]()
+
+    def compare(*calls: Callable[[Any], torch.Tensor], refused: bool = False) -> None:
+        for call in calls:
+            made = list[torch.Tensor]()
+            if refused:
+                texts.append(said(partial(lambda call, made: made.append(call(net)), call, made)))
+            else:
+                made.append(call(net))
+            errors.extend(float((whole(each) - call(alone).detach()).abs().max()) for each in made)
+
+    reads = (lambda m: m.eval()(batch(2))), (lambda m: m.divided(batch(2)))
+    if first == "evaluation":
+        compare(*reads)
+    for number in range(2):
+        compare(lambda m, number=number: m.train()(batch(number)))
+        compare(*reads, refused=True)
+    if kind not in ("dict", "list", "number"):
+        for each in net, alone:
+            each.scale = 4.0
+        compare(*reads, lambda m: m.train()(batch(3)))
+        compare(*reads, refused=True)
+    return {"error": max(errors), "said": texts}
 
 
 def compiled() -> dict[str, Any]:
