@@ -87,3 +87,14 @@ def may_change(node: fx.Node) -> bool:
     name: Any = getattr(node.target, "__name__", "")
     keeps = node.op == "call_function" and str(name) in ("batch_norm", "instance_norm")
     return keeps or bool(node.meta.get("changes"))
+
+
+def behind(*nodes: fx.Node) -> dict[fx.Node, None]:
+    """Some nodes, and all from which they are computed."""
+    found, to_see = dict[fx.Node, None](), [*nodes]
+    while to_see:
+        node = to_see.pop()
+        if node not in found:
+            found[node] = None
+            to_see += node.all_input_nodes
+    return found

@@ -14,10 +14,10 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.tracing.attributes import Attributes, is_plain
+from synth.runtime.tracing.expressions import behind
 from synth.runtime.tracing.facts import OUTSIDE, Description, Places
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.kept_state import require_no_numbers
-from synth.runtime.tracing.left_calls import behind
 from synth.runtime.tracing.left_values import Place, tensors_within
 from synth.runtime.tracing.recorder import KeptTensor, Recorder
 from synth.runtime.tracing.surroundings import Kept
@@ -111,9 +111,7 @@ def _first_read(
 
 def _of_weights(node: fx.Node) -> bool:
     """Whether a call computes with parameters or buffers."""
-    return node.op != "get_attr" and any(
-        each.op == "get_attr" for each in behind([node])
-    )
+    return node.op != "get_attr" and any(each.op == "get_attr" for each in behind(node))
 
 
 def _computed(one: Recorder, seen: Attributes, places: Iterable[Place]) -> list[str]:

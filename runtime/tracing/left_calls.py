@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
+from synth.runtime.tracing.expressions import behind
 from synth.runtime.tracing.recorded import function_name
 
 SINGLE = "sum", "mean", "amax", "amin"  # that give a number of all words
@@ -48,19 +49,8 @@ def give_left(output: fx.Node) -> None:
 
 def _only_for(left: Iterable[fx.Node], given: Iterable[fx.Node]) -> list[fx.Node]:
     """The nodes that are read for what is left, and not for what is given."""
-    needed, found = behind(given), behind(left)
+    needed, found = behind(*given), behind(*left)
     return [node for node in found if node not in needed]
-
-
-def behind(nodes: Iterable[fx.Node]) -> dict[fx.Node, None]:
-    """Some nodes, and all from which they are computed."""
-    found, to_see = dict[fx.Node, None](), [*nodes]
-    while to_see:
-        node = to_see.pop()
-        if node not in found:
-            found[node] = None
-            to_see += node.all_input_nodes
-    return found
 
 
 def _as_mean(node: fx.Node) -> fx.Node:

@@ -31,11 +31,14 @@ class _Part(NamedTuple):
 class LeftParts:
     """What the run leaves that was seen last.
 
-    seen: what it read and wrote; its `kept` gets the paths. node: of a tensor.
+    seen: what it read and wrote; its `kept` gets the paths. node: of a tensor. made:
+    whether each run of forward would make the same tensor.
     """
 
-    def __init__(self, seen: Attributes, node: Node) -> None:
-        self.seen, self.node = seen, node
+    def __init__(
+        self, seen: Attributes, node: Node, made: Callable[[torch.Tensor], bool]
+    ) -> None:
+        self.seen, self.node, self.made = seen, node, made
         self.walked = set[int]()
         self.parts = [
             part
@@ -61,7 +64,8 @@ class LeftParts:
     def _left(self, part: _Part) -> Iterator[Left]:
         fact, keys, value, grown = part
         if grown is None:
-            yield self._made(fact, keys, value)
+            if not self._is_cached(fact, value):
+                yield self._made(fact, keys, value)
             return
         held, before, after = grown
         every = fact._replace(path=fact.path + EVERY)
@@ -72,6 +76,15 @@ class LeftParts:
                 yield self._made(every, (*keys, at - after), value[at], appended=True)
         else:
             yield self._made(every, (*keys, slice(None)), value)
+
+    def _is_cached(self, fact: Fact, value: Any) -> bool:
+        """Whether a value of constant tensors is one that was not there before.
+
+        Each graph makes it anew, as if no pass had left it, such as a mask by extents.
+        """
+        tensors = [*tensors_within([value])]
+        added = fact not in self.seen.before
+        return added and bool(tensors) and all(map(self.made, tensors))
 
     def _made(
         self, fact: Fact, keys: tuple[Any, ...], value: Any, appended: bool = False

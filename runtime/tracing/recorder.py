@@ -18,8 +18,10 @@ from synth.runtime.tracing.attention import masks_as_given
 from synth.runtime.tracing.changes import Changes
 from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.expressions import (
+    DRAWS,
     LIKE_SECOND,
     OF_SHAPE,
+    behind,
     constant,
     is_computed,
     keep_used,
@@ -164,6 +166,18 @@ class Recorder(TorchFunctionMode):
         node, version = self.nodes.get(id(values), (None, 0))
         there = node is not None and values._version == version
         return node if there and self.computed(values) else None
+
+    def is_made_anew(self, values: torch.Tensor) -> bool:
+        """Whether a call makes a tensor of constants alone: the same in every run."""
+        node, version = self.nodes.get(id(values), (None, 0))
+        if node is None or values._version != version:
+            return False
+        return all(
+            each.op == "call_function"
+            and not is_computed(each)
+            and function_name(each.target).strip("_") not in DRAWS
+            for each in behind(node)
+        )
 
     def _give(self, given: Structure, first: torch.Tensor) -> None:
         """What the model gives: the nodes of its tensors, and their structure.

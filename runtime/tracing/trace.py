@@ -213,7 +213,7 @@ def _graph_of(
     seen.changed |= recorder.changed_inputs
     require_no_tensors(seen, recorder.computed, recorder.knows)
     changed = around.note_changes(seen)
-    left = LeftParts(seen, recorder.left_node)
+    left = LeftParts(seen, recorder.left_node, recorder.is_made_anew)
     graph = recorder.keep(left.tensors_now(empty))
     if changed or not all(is_plain(new) for _, new in seen.changes.values()):
         again = Recorder(empty, device, recorder, turned)

@@ -464,6 +464,49 @@ def read_later(kind: str, first: str) -> dict[str, Any]:
     return {"error": max(errors), "said": texts}
 
 
+class Masked(nn.Module):
+    """Makes a mask once, in a dict by extents or as an attribute that is not there before."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.body, self.kind, self.gain = nn.Conv2d(3, 4, 3, padding=1), kind, 2.0
+        self.masks: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A map with its mask."""
+        return torch.tanh(self.body(x)) * self.masked(x.shape[3]) * self.gain
+
+    def added(self, x: torch.Tensor) -> torch.Tensor:
+        """Another call with it."""
+        made: torch.Tensor = self.body(x) + self.masked(x.shape[3])
+        return made
+
+    def masked(self, width: int) -> torch.Tensor:
+        """The mask."""
+        if self.kind == "absent":
+            if not hasattr(self, "mask"):
+                self.mask = torch.arange(width, dtype=torch.float64) / width
+            return self.mask
+        if width not in self.masks:
+            self.masks[width] = torch.arange(width, dtype=torch.float64) / width
+        return self.masks[width]
+
+
+def cached(kind: str) -> float:
+    """The largest difference of calls after others have made the mask: a method, a shape, a change."""
+    torch.manual_seed(0)
+    model = Masked(kind).double()
+    alone = copy.deepcopy(model)
+    net, errors = synth.parallelize(model, SHAPE, plan="spatial"), list[float]()
+    for number, (shape, gain) in enumerate([(SHAPE, 2.0), (OTHER, 2.0), (SHAPE, 3.0)]):
+        given = batch(number, shape)
+        net.gain = alone.gain = gain
+        for mode in True, False:
+            pairs = [(each.train(mode)(given), each.added(given)) for each in (net, alone)]
+            errors += [float((whole(a) - b.detach()).abs().max()) for a, b in zip(*pairs, strict=True)]
+    return max(errors)
+
+
 def compiled() -> dict[str, Any]:
     """Steps that are compiled, and a network that is one operator of compiled code."""
     net, _, alone = both("mixture", plan="data")

@@ -81,6 +81,11 @@ def test_a_call_that_reads_what_another_one_left_is_refused(ranks: RankPool, kin
             assert "in a buffer that forward changes in place" in said or "return it too" in said
 
 
+@pytest.mark.parametrize("kind", ["dict", "absent"])
+def test_a_mask_that_is_made_once_is_there_in_later_calls(ranks: RankPool, kind: str) -> None:
+    assert max(ranks.call("cached", kind)) < 1e-12
+
+
 def test_compiled_steps_leave_values_and_compiled_code_refuses_them(ranks: RankPool) -> None:
     for found in ranks.call("compiled"):
         assert found["error"] < 1e-12
