@@ -8,7 +8,12 @@ from synth.runtime.model.call_graphs import CallGraphs, modes_of
 from synth.runtime.model.templates import device_of
 from synth.runtime.model.undisturbed import undisturbed
 from synth.runtime.tracing.attributes import Attributes
-from synth.runtime.tracing.left_before import Traceable, may_read, require_not_left
+from synth.runtime.tracing.left_before import (
+    LeftBeforeError,
+    Traceable,
+    may_read,
+    require_not_left,
+)
 from synth.runtime.tracing.modes import MODES
 
 Source = tuple[Attributes, tuple[bool, ...]]  # of a call; the modes of all modules
@@ -43,7 +48,7 @@ class PassedCalls:
             if key not in self.found:
                 self.found[key] = _refusal(first, then, network)
             if self.found[key]:
-                raise ValueError(self.found[key])
+                raise LeftBeforeError(self.found[key])
 
     def note(self, call: CallGraphs, network: nn.Module) -> None:
         """Note a call that has been made."""

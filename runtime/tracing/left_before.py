@@ -25,6 +25,10 @@ from synth.runtime.tracing.trace import recorded
 from synth.runtime.tracing.unsupported import plain_copies
 
 
+class LeftBeforeError(ValueError):
+    """A call reads what another call has left."""
+
+
 class Traceable(NamedTuple):
     """A call of a model, which may be traced. said: its name and mode, for messages.
 

@@ -13,6 +13,7 @@ from synth.runtime.model.self_check.compare import (
 )
 from synth.runtime.model.self_check.passes import Pair, Pass
 from synth.runtime.model.self_check.twins import place_of_node
+from synth.runtime.tracing.left_before import LeftBeforeError
 
 SHAKES, SHARE = 4.0, 0.1  # roundings by which words are changed; what that may explain
 
@@ -33,6 +34,8 @@ def verdict(pair: Pair, mode: str) -> Verdict:
     """Run both in the mode in which they are. mode: its name, for sentences."""
     try:
         drawn, theirs = pair.of_network()
+    except LeftBeforeError as error:  # as a user who calls both is told
+        return Verdict(left_out=f"{mode} is left out, as {error}")
     except Exception as error:  # whatever a step raises
         return Verdict(_failure(pair, error, mode), fails=True)
     try:

@@ -95,3 +95,9 @@ def test_compiled_steps_leave_values_and_compiled_code_refuses_them(ranks: RankP
 def test_the_self_check_compares_what_is_left(ranks: RankPool) -> None:
     for found in ranks.call("checked"):
         assert all("is as in one process" in said for said in found), found
+
+
+def test_the_self_check_leaves_out_a_mode_that_reads_what_the_other_left(ranks: RankPool) -> None:
+    for said in ranks.call("left_out"):
+        assert "is as in one process in 6 calls, in training" in said
+        assert "evaluation is left out, as forward() in evaluation reads scale" in said
