@@ -21,8 +21,10 @@ from benchmarks.models_survey.ranks import (
     _model,
     _outputs,
     error,
+    makes_float32,
 )
 from benchmarks.models_survey.table import FORWARD, ROUNDING, SINGLE, STEPS
+from synth.parallel.front_end.trace_model import trace_model
 from synth.runtime.tracing.unsupported import plain_copies
 
 Found = dict[str, Any]
@@ -38,6 +40,7 @@ def compare_full_graph(entry: Entry, backend: str) -> Found:
     model, found = _model(entry), Found()
     try:
         net = synth.parallelize(_copy(model.eval()), entry.input, outputs="whole")
+        found["float32"] = makes_float32(trace_model(model, entry.input))
         found["forward"] = _forward(_in_full_graph(net, backend), model, entry.input)
     except ValueError as reason:
         return {"refused": sentence(reason)}
@@ -61,7 +64,7 @@ def compare_full_graph(entry: Entry, backend: str) -> Found:
     if found["step"] > STEPS:
         _step(other, other.parameters(), _batch(model, entry.input, SEEDS[0], noise))
         found["rounding"] = _changed_otherwise(other.state_dict(), model.state_dict(), before)
-    return {**found, "float32": torch.get_default_dtype() == torch.float32}
+    return found
 
 
 def _copy(model: torch.nn.Module) -> torch.nn.Module:

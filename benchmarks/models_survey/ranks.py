@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree
 
 import synth
@@ -60,9 +60,14 @@ def compare(entry: Entry) -> dict[str, Any]:
     gathered = [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
     traced = trace_model(model, entry.input)
     found |= gathered_in(traced, model, gathered)
-    made = (node.meta.get("value") for node in traced.graph.nodes)
-    found["float32"] = any(isinstance(v, torch.Tensor) and v.dtype == torch.float32 for v in made)
+    found["float32"] = makes_float32(traced)
     return {**found, "seconds": time.perf_counter() - start}
+
+
+def makes_float32(traced: fx.GraphModule) -> bool:
+    """Whether a model makes tensors in float32, whatever its parameters are."""
+    made = (node.meta.get("value") for node in traced.graph.nodes)
+    return any(isinstance(v, torch.Tensor) and v.dtype == torch.float32 for v in made)
 
 
 def _model(entry: Entry) -> nn.Module:
