@@ -352,7 +352,7 @@ class StepGraph(Wiring):
         for use, local, version in moved:
             told = _version(local) != version
             self._write_back(name, use, local, tensors, told)
-        if read is not None and made.requires_grad:
+        if read is not None and kept and made.requires_grad:
             values = values or dict(zip(self.sources[name], given, strict=True))
             read.update(self._read_back(name, values, uses, bound))
         return made

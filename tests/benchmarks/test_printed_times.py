@@ -51,6 +51,7 @@ def test_a_row_is_predicted_as_the_page_says() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_all_rows_are_predicted_as_the_page_says() -> None:
     for row, cells in zip(rows(), shown(), strict=True):
         check(row, cells)

@@ -141,7 +141,7 @@ def test_the_rank_that_keeps_the_store_is_named_if_it_ends_before_there_is_a_net
     for rank in (1, 2, 3):
         assert outcome.codes[rank] not in (0, None)
         assert re.search(
-            r"rank 0(, who keeps the store at \S+, is gone| has ended or is cut off| is lost)",
+            r"rank 0(, who keeps the store at \S+, is gone| has ended or is cut off| is lost| ended before)",
             outcome.output[rank],
         )
 
