@@ -82,10 +82,10 @@ class PlannedLayer(Step):
         return self._made(self.placed(shard))
 
     def taking(self, given: list[torch.Tensor]) -> torch.Tensor:
-        """The same without gradients, of a shard that nobody reads later.
+        """The same without gradients, with less memory.
 
-        given: the shard alone. It is taken out, and copied to where its halo will be,
-        so that its own memory is free while the layer computes.
+        given: the shard alone. It is taken out, and copied to where its halo will be.
+        If nobody reads it later, its memory is free while the layer computes.
         """
         with entered(self.autocast):
             shard = self.module.in_room(self.placed(given.pop()))
