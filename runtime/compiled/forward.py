@@ -67,7 +67,10 @@ def tensors_of(form: Any, args: Any, kwargs: Any) -> list[Any] | None:
 
 
 def _same(planned: Any, now: Any) -> bool:
-    """Whether two values that are no tensors are equal."""
+    """Whether two values that are no tensors are equal, as `tracing.inputs` compares them.
+
+    It is written here, as Dynamo follows no other code of the runtime.
+    """
     if isinstance(now, torch.Tensor):
         return False
     return planned is now or (type(planned) is type(now) and planned == now)

@@ -237,8 +237,10 @@ class Arguments:
 
     @property
     def form(self) -> CallForm | None:
-        """How a compiled call is read; None where a tensor is part of an argument, or
-        has no name."""
+        """How a compiled call is read; None for one that is not read by names.
+
+        Such a call gives a tensor as a part of an argument, or by place alone.
+        """
         if any("." in name for name in self.names):
             return None
         kinds = {name: each.kind for name, each in self.signature.parameters.items()}
