@@ -67,7 +67,7 @@ def tensors_of(form: Any, args: Any, kwargs: Any) -> list[Any] | None:
 
 
 def _same(planned: Any, now: Any) -> bool:
-    """Whether two values that are no tensors are equal, as `tracing.inputs` compares them.
+    """Whether two values that are no tensors are equal, as in `tracing.inputs`.
 
     It is written here, as Dynamo follows no other code of the runtime.
     """
