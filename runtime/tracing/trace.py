@@ -200,8 +200,8 @@ def _graph_of(
     recorder = Recorder(empty, device, turned=turned)
     drawn = drawn_from(facts.values())
     try:
-        recorded = torch.set_grad_enabled(not turned)
-        with recorded, seen.seen(empty, lambda: recorder.depth > 0):
+        gradients = torch.set_grad_enabled(not turned)
+        with gradients, seen.seen(empty, lambda: recorder.depth > 0):
             recorder.run(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
