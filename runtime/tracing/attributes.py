@@ -30,12 +30,13 @@ from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.switches import Switches, read_by_users
 
 Names = set[Place]
+Paths = dict[Place, frozenset[str]]
 ALL = "__dict__"  # stands for all attributes of a module
 EVERY = "[:]"  # the path of all parts of a list
 
 
 class Attributes:
-    """What the runs of one model read and wrote.
+    """What a run of one model read and wrote, or several.
 
     read: by code of the model, not by layers of torch.nn that are recorded as one call.
     called: those layers. written: attributes that differ after a run. first: those that
@@ -44,6 +45,7 @@ class Attributes:
     runs left in those that have constants alone.
     caches: modules in which they left tensors or other objects. kept: place -> the
     paths in its value of what they leave, which a pass writes there; "" for all of it.
+    read_later: places that another call may read, which does not leave the same there.
     before: what modules said before the last run. outside: where the model may read
     what is not in modules; what it wrote there has no module. switches: of torch, which
     code of the model read. changed: inputs that it changes in place. dtypes: whether
@@ -60,7 +62,8 @@ class Attributes:
         self.changes: dict[Place, tuple[Any, Any]] = {}
         self.left: dict[Place, Any] = {}
         self.caches: set[str] = set()
-        self.kept: dict[Place, frozenset[str]] = {}
+        self.kept: Paths = {}
+        self.read_later: Names = set()
         self.before: Facts = {}
         self.switches: Switches = {}
         self.changed: set[str] = set()
@@ -81,18 +84,31 @@ class Attributes:
         own = vars(self)
         names = "read", "called", "written", "first", "sought"
         taken = {name: own[name] | vars(other)[name] for name in names}
-        mine, others, none = self.kept, other.kept, frozenset[str]()
-        taken["kept"] = {
-            place: mine.get(place, none) | others.get(place, none)
-            for place in mine | others
-        }
+        taken["read_later"] = self.read_later | self._left_to(other)
+        taken["read_later"] |= other._left_to(self)
+        taken["kept"] = _of_either(self.kept, other.kept)
         taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
         self.dtypes |= other.dtypes
         sizes = any(len(own[name]) != len(each) for name, each in taken.items())
-        paths = bool(taken["kept"] != self.kept)
+        paths = any(taken[name] != own[name] for name in ("kept", "read_later"))
         own.update(taken)
         return sizes or paths
+
+    def take_run(self, run: Attributes) -> None:
+        """Take those of a run, in any mode, of the call that this is of."""
+        self.take(run)
+        self.left |= run.left
+        self.caches |= run.caches
+        self.changed |= run.changed
+
+    def _left_to(self, other: Attributes) -> Names:
+        """Where calls leave what others may read, which do not leave the same."""
+        return {
+            place
+            for place, paths in self.kept.items()
+            if other.is_read(*place) and not paths <= other.kept.get(place, set())
+        }
 
     @contextmanager
     def seen(self, model: nn.Module, inside: Callable[[], bool]) -> Iterator[None]:
@@ -172,15 +188,21 @@ class Attributes:
         """
         place = fact.module, fact.name
         paths = self.kept.get(place)
-        if paths is None or fact.kind != "attribute":
-            return False
-        if "" in paths and place in self.first | self.sought:
+        if paths is None or fact.kind != "attribute" or self.is_read_later(place):
             return False
         return not fact.path or any(_is_in(fact.path, each) for each in paths)
 
+    def is_read_later(self, place: Place) -> bool:
+        """Whether a call may read what another call leaves in an attribute."""
+        whole = "" in self.kept.get(place, ())
+        before = whole and place in self.first | self.sought
+        return before or place in self.read_later
+
     def leaves_all(self, module: str, name: str) -> bool:
-        """Whether a pass writes all that an attribute has."""
-        return not {"", EVERY}.isdisjoint(self.kept.get((module, name), ()))
+        """Whether a pass writes all that an attribute has, and no change there counts."""
+        place = module, name
+        every = not {"", EVERY}.isdisjoint(self.kept.get(place, ()))
+        return every and not self.is_read_later(place)
 
 
 def _is_in(path: str, left: str) -> bool:
@@ -188,6 +210,11 @@ def _is_in(path: str, left: str) -> bool:
     if left.endswith(EVERY):
         return path.startswith(left.removesuffix(EVERY) + "[")
     return path.startswith(left) and path[len(left) : len(left) + 1] in ("", *"[. ")
+
+
+def _of_either(own: Paths, others: Paths) -> Paths:
+    none = frozenset[str]()
+    return {at: own.get(at, none) | others.get(at, none) for at in own | others}
 
 
 def _of_both(own: Places, others: Places) -> dict[str, Outside]:

@@ -167,6 +167,7 @@ def recorded(
     """The graph of one run: in training (True), in evaluation, or as the model is.
 
     turned: without gradients of what it computes, and with others of what it is given.
+    seen: takes what the run reads and writes.
     """
     # copied before the move to "meta": the user's model keeps its values
     empty = copy.deepcopy(model, plain_copies(model)).to("meta")
@@ -179,11 +180,12 @@ def recorded(
     for values in empty.parameters() if turned else ():
         if is_trainable(values):
             values.requires_grad_(not values.requires_grad)
-    around = Kept(empty, seen.outside)
+    around, own = Kept(empty, seen.outside), Attributes(seen.outside)
     try:
-        return _graph_of(empty, given, dtype, device, seen, around, turned)
+        return _graph_of(empty, given, dtype, device, own, around, turned)
     finally:
         around.put_back()
+        seen.take_run(own)
 
 
 def _graph_of(

@@ -84,13 +84,20 @@ class Watch:
 
         left: what it has left in each of them.
         """
+        parts = False
         for held, each in zip(containers, left, strict=True):
             at = self._numbers.get(id(held))
             if at is not None:
                 self._copies[at] = _copied(held)
-            fact = Fact(each.module, "attribute", each.name)
-            if held is not None and not each.keys and not self.attributes.is_left(fact):
-                self.facts[fact] = part_of(held, each.name)
+            later = self.attributes.is_read_later((each.module, each.name))
+            if held is None or not later:
+                continue
+            value = part_of(held, each.key)
+            if not each.keys:
+                self.facts[Fact(each.module, "attribute", each.name)] = value
+            parts |= bool(each.keys) or not isinstance(value, PLAIN)
+        if parts:  # in which the user may change something
+            self.renew(self.described())
 
     def same(self) -> bool:
         """Whether the model is as it was."""

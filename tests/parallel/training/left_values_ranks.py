@@ -410,6 +410,8 @@ class Scaled(nn.Module):
         size = y.detach().abs().mean()
         if self.kind == "dict":
             self.held["scale"] = size
+        elif self.kind == "new dict":
+            self.held = {"scale": size}
         elif self.kind == "list":
             self.every.append(size)
         elif self.kind == "number":
@@ -424,13 +426,28 @@ class Scaled(nn.Module):
         """What training has left."""
         if self.kind == "list":
             return sum(self.every, 1.0)
-        scale = self.held["scale"] if self.kind == "dict" else getattr(self, "scale", None)
+        scale = self.held["scale"] if "dict" in self.kind else getattr(self, "scale", None)
         return 1.0 if scale is None else scale
 
     def divided(self, x: torch.Tensor) -> torch.Tensor:
         """The same of another map."""
         made: torch.Tensor = self.body(x) / self.divisor()
         return made
+
+
+def set_by_user(model: Any, kind: str, number: float, inside: bool = False) -> None:
+    """Set what evaluation divides by. inside: not the attribute or the part, but the words that it has."""
+    held = {"list": model.every, "dict": model.held, "new dict": model.held}.get(kind)
+    if kind == "list":
+        held[:] = [number]
+    elif kind == "new dict" and not inside:
+        model.held = {"scale": number}
+    elif held is not None:
+        held["scale"] = number
+    elif inside:
+        model.scale.fill_(number)
+    else:
+        model.scale = torch.full((), number, dtype=torch.float64)
 
 
 def read_later(kind: str, first: str) -> dict[str, Any]:
@@ -453,13 +470,23 @@ def read_later(kind: str, first: str) -> dict[str, Any]:
     reads = (lambda m: m.eval()(batch(2))), (lambda m: m.divided(batch(2)))
     if first == "evaluation":
         compare(*reads)
+    elif kind == "dict":  # which no pass has filled
+        for number in (5.0, 6.0):
+            for each in net, alone:
+                set_by_user(each, kind, number)
+            compare(*reads)
     for number in range(2):
         compare(lambda m, number=number: m.train()(batch(number)))
         compare(*reads, refused=True)
-    if kind not in ("dict", "list", "number"):
+    for number in (3.0, 4.0) if kind != "number" else ():
         for each in net, alone:
-            each.scale = 4.0
-        compare(*reads, lambda m: m.train()(batch(3)))
+            set_by_user(each, kind, number)
+        compare(*reads)
+        if kind not in ("none", "absent"):
+            for each in net, alone:
+                set_by_user(each, kind, number + 1, inside=True)
+            compare(*reads)
+        compare(lambda m: m.train()(batch(3)))
         compare(*reads, refused=True)
     return {"error": max(errors), "said": texts}
 

@@ -67,12 +67,14 @@ def test_what_ranks_do_not_compute_is_refused_where_it_is_read(ranks: RankPool) 
 
 
 @pytest.mark.parametrize("first", ["training", "evaluation"])
-@pytest.mark.parametrize("kind", ["tensor", "none", "absent", "number", "weights", "dict", "list"])
+@pytest.mark.parametrize(
+    "kind", ["tensor", "none", "absent", "number", "weights", "dict", "new dict", "list"]
+)
 def test_a_call_that_reads_what_another_one_left_is_refused(ranks: RankPool, kind: str, first: str) -> None:
     """Before that it is as in one process, and once the user has set the attribute."""
     if (kind, first) == ("number", "evaluation"):
         return  # such a model is refused before it has passed: see test_kept_state.py
-    name = {"dict": "held", "list": "every"}.get(kind, "scale")
+    name = {"dict": "held", "new dict": "held", "list": "every"}.get(kind, "scale")
     for found in ranks.call("read_later", kind, first):
         assert found["error"] < 1e-12
         assert all(found["said"]) or kind == "number"  # which is the same number after each pass
