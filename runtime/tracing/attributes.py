@@ -199,7 +199,7 @@ class Attributes:
         return before or place in self.read_later
 
     def leaves_all(self, module: str, name: str) -> bool:
-        """Whether a pass writes all that an attribute has, and no change there counts."""
+        """Whether a pass writes all of an attribute, so that no change there counts."""
         place = module, name
         every = not {"", EVERY}.isdisjoint(self.kept.get(place, ()))
         return every and not self.is_read_later(place)
