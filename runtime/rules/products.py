@@ -29,6 +29,7 @@ from synth.runtime.rules.rule import (
 
 # of each dimension of an operand that of the result; None: it is read whole; or how
 Dims = tuple[int | Access | None, ...]
+EVEN = 1.25  # times the least work, for fewer words
 
 
 class Factor(NamedTuple):
@@ -98,13 +99,18 @@ def best_layout(
     sources: Sequence[tuple[Layout, Dims]],
     divided: Sequence[int],
 ) -> Layout:
-    """The layout of a result with the least work per rank, then the fewest words moved.
+    """The layout of a result that moves the fewest words with nearly the least work.
+
+    The work is that of the busiest rank. Where extents are uneven, the least of all
+    would have a long operand gathered to spare a row: 257 rows on 2 ranks, by channels.
 
     out: the result's shape. sources: the layouts of computed operands, with their
     dimensions in the result. divided: dimensions of the result that may be cut.
     """
     tried = list(_candidates(tuple(out), sources, tuple(divided)))
-    return min(tried, key=lambda layout: (_work(layout), _moved(layout, sources)))
+    most = EVEN * min(map(_work, tried))
+    even = [layout for layout in tried if _work(layout) <= most]
+    return min(even, key=lambda layout: (_moved(layout, sources), _work(layout)))
 
 
 def _candidates(

@@ -51,6 +51,23 @@ def test_an_operand_stays_where_it_may() -> None:
     assert best_layout((2, 8, 6), [(source, (0, 1, 2))], (0, 1)).boxes == source.boxes
 
 
+@pytest.mark.parametrize("extent", [16, 17, 257])
+def test_uneven_rows_stay_although_channels_are_even(extent: int) -> None:
+    """A matrix (rows, rows) by states (rows, 8): gathering the matrix would spare the busiest rank a row."""
+    matrix, states = rows((extent, extent), 0), rows((extent, 8), 0)
+    dims = (0, None), (None, 1)
+    found = best_layout((extent, 8), list(zip((matrix, states), dims, strict=True)), (0, 1))
+    assert found.boxes == rows((extent, 8), 0).boxes
+
+
+@pytest.mark.parametrize("extent", [5, 6])
+def test_rows_that_would_leave_ranks_without_work_do_not_stay(extent: int) -> None:
+    matrix, states = rows((extent, extent), 0), rows((extent, 8), 0)
+    dims = (0, None), (None, 1)
+    found = best_layout((extent, 8), list(zip((matrix, states), dims, strict=True)), (0, 1))
+    assert max(map(volume, found.boxes)) <= 1.25 * extent * 2
+
+
 def test_one_sample_is_divided_along_rows_of_the_query() -> None:
     query, key = rows((1, 1, 64, 8), 3), rows((1, 1, 32, 8), 2)
     dims = (0, 1, 2, None), (0, 1, None, None)

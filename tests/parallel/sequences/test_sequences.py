@@ -10,7 +10,7 @@ import pytest
 import torch
 from loop_models import Loop, Looped, backwards, in_place, late, nonlinear, number, twice
 from rank_pool import RankPool
-from sequence_models import BETWEEN, Between, SelectiveScan
+from sequence_models import BETWEEN, Between, ChunkedScan, SelectiveScan
 
 import synth
 from synth.network.file import parse_network
@@ -110,6 +110,17 @@ def test_words_of_a_scan_are_those_of_its_rounds_at_any_length(procs: int) -> No
         there, back = plan.words.calls["cumsum"]
         assert list(there) == [8 * in_turn(place, procs) for place in range(procs)]
         assert back == there[::-1]
+
+
+@pytest.mark.parametrize("procs", [2, 4])
+@pytest.mark.parametrize("length", [1 << 12, pytest.param(1 << 16, marks=pytest.mark.slow)])
+def test_chunks_move_their_states_and_not_the_decays_between_them(length: int, procs: int) -> None:
+    """Chunks and the zeros before them are uneven rows. A decay matrix has as many words as their square."""
+    model = Between(ChunkedScan(loop=False, chunk=16))
+    plan = synth.plan_model(model, (1, 3, length), procs, axes="w", mode="inference")
+    chunks, heads, width, states = length // 16 + 1, 2, 4, 4
+    most = max(plan.words.forward)
+    assert most <= chunks * heads * (width * states + 1) + 64 * procs
 
 
 def test_a_scan_lies_as_its_input_in_plans_and_files() -> None:
