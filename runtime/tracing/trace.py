@@ -180,12 +180,12 @@ def recorded(
     for values in empty.parameters() if turned else ():
         if is_trainable(values):
             values.requires_grad_(not values.requires_grad)
-    around, own = Kept(empty, seen.outside), Attributes(seen.outside)
+    around, reads = Kept(empty, seen.outside), Attributes(seen.outside)
     try:
-        return _graph_of(empty, given, dtype, device, own, around, turned)
+        return _graph_of(empty, given, dtype, device, reads, around, turned)
     finally:
         around.put_back()
-        seen.take_run(own)
+        seen.take_run(reads)
 
 
 def _graph_of(
