@@ -59,7 +59,7 @@ def run(name: str, seconds: float, into: str) -> None:
             synth.parallelize(copy.deepcopy(model), case.shape, check=False, **given)
             for given in ({"recompute": 0}, {})
         ]
-        steps = [_step(net, batch, case.inference) for net in nets]
+        steps = [step_of(net, batch, case.inference) for net in nets]
         moved = []
         for net, step in zip(nets, steps, strict=True):
             for _ in range(2):
@@ -75,7 +75,7 @@ def run(name: str, seconds: float, into: str) -> None:
     leave()
 
 
-def _step(net: nn.Module, batch: torch.Tensor, inference: bool) -> Callable[[], None]:
+def step_of(net: nn.Module, batch: torch.Tensor, inference: bool) -> Callable[[], None]:
     """A forward pass, or a training step."""
     if inference:
 

@@ -9,6 +9,7 @@ exchange words in the same order.
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -17,7 +18,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import fx
 
-_NUMBERS = itertools.count()  # never the same again: compiled code keeps them
+# never the same again: compiled code keeps them, and torch keeps it for other processes
+_NUMBERS = itertools.count(secrets.randbits(40) << 20)
 ENTRIES: WeakValueDictionary[int, Entry] = WeakValueDictionary()
 MOST = 16  # forward passes that wait for their backward pass
 

@@ -21,6 +21,7 @@ from synth.runtime.layers.steps.held import BORDER
 from synth.runtime.model.build import Builder
 from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import schedule
+from synth.runtime.model.local_chains import LocalChains
 from synth.runtime.model.margins import MarginPlace
 from synth.runtime.model.replication import Replication
 from synth.runtime.model.states import Pair, States
@@ -49,6 +50,7 @@ class NetworkParts(NamedTuple):
     margins: by the name of a call or input, its boxes where rows are computed twice.
     operations: floating-point operations of a forward pass of the whole model.
     state: the argument of which the last output is the next value; "" for none.
+    compile: whether chains of local steps are compiled where that is faster.
     The others are those of `Network`.
     """
 
@@ -66,6 +68,7 @@ class NetworkParts(NamedTuple):
     margins: Mapping[str, MarginPlace] = MappingProxyType({})
     operations: int = 0
     state: str = ""
+    compile: bool = False
 
 
 def assembled(
@@ -152,6 +155,7 @@ def assembled(
         inference=parts.inference,
         operations=parts.operations,
         states=states,
+        chains=LocalChains() if parts.compile else None,
     )
 
 

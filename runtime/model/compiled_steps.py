@@ -21,9 +21,9 @@ from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.held import local_part
-from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region
 from synth.runtime.model.reached import connected
+from synth.runtime.model.step_forms import StepForms
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.undisturbed import saved_as_they_are
 
@@ -294,7 +294,7 @@ class CompiledSteps:
     def __init__(self, options: Mapping[str, Any]) -> None:
         register()
         self.options = dict(options)
-        self.forms: dict[int, tuple[object, str]] = {}
+        self.forms = StepForms()
         self.passes: dict[Key, CompiledPass] = {}
 
     def run(
@@ -315,7 +315,7 @@ class CompiledSteps:
             given.append(torch.tensor(seeds.now, device=shards[0].device))
         kinds = tuple((each.dtype, _trained(each)) for each in given)
         modes = torch.is_grad_enabled(), autocast_dtype(shards[0].device)
-        key = id(program), self._form(program), modes, kinds
+        key = id(program), self.forms.of(program), modes, kinds
         found = self.passes.get(key)
         if found is None:
             found = CompiledPass(program, [*tensors], training, self.options)
@@ -324,17 +324,6 @@ class CompiledSteps:
                 self.passes.pop(next(iter(self.passes)))
             self.passes[key] = found
         return found(given)
-
-    def _form(self, program: StepGraph) -> str:
-        """The modes and settings of the steps."""
-        known = self.forms.get(id(program))
-        if known is None or known[0] is not program.follows:
-            said: list[Any] = [each.training for each in program.modules()]
-            for step in program.steps.values():
-                inner: Any = step.inner if isinstance(step, InOneMode) else step
-                said += (getattr(inner.module, name) for name in inner.settings)
-            known = self.forms[id(program)] = program.follows, repr(said)
-        return known[1]
 
 
 def require_traceable(program: StepGraph, training: bool) -> None:

@@ -35,6 +35,7 @@ from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import FirstPass
 from synth.runtime.model.execute import Again, Schedule, behind_last_save, execute
+from synth.runtime.model.local_chains import Chain, LocalChains
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.model.states import States
@@ -135,6 +136,7 @@ class StepGraph(Wiring):
         share the steps.
     read_back: mode -> the form of the last pass, and what its backward pass reads.
     lowered: dtype of autocast -> those of the outputs under it, in the last pass.
+    chains: of steps that are compiled where that is faster; None for steps as they are.
     """
 
     schedules: dict[bool | None, Schedule]
@@ -152,6 +154,7 @@ class StepGraph(Wiring):
     follows: object = None
     read_back: dict[bool, tuple[Any, set[str]]] = field(default_factory=dict)
     lowered: dict[torch.dtype, list[torch.dtype]] = field(default_factory=dict)
+    chains: LocalChains | None = None
     running: str = ""  # the call that is made now
     forwards: int = 0  # passes so far; with replicas, those of all of them
 
@@ -246,7 +249,7 @@ class StepGraph(Wiring):
         those that buckets sum may be partitioned tensors.
         training: the mode of the model. read: gets the keys, and the nodes of inputs,
         that the backward pass reads; None where they are known. waiting: gradients that
-        the network adds up.
+        the network adds up; None for steps that a compiler traces.
         """
         self.context.wait_pending()  # what a step that broke off left on its way
         rounds = self.buckets.begin(tensors, waiting or Waiting())
@@ -255,11 +258,27 @@ class StepGraph(Wiring):
         traced = torch.compiler.is_compiling()  # by `Network.compile`
         opened, prefetches = self.buckets.opened, {} if traced else self.prefetches
         rings, detached = self.rings, self.detached if grads else ()
+        schedule = self.schedules[training if grads else None]
+        mode = training, grads
+        looking = self.first_pass.looking(shards, mode)
+        chains = None
+        eager = waiting is not None and not (traced or self.check_finite)
+        seen = read is None and mode in self.first_pass.seen
+        if self.chains is not None and eager and seen:
+            chains = self.chains.found(self, mode, shards[0].device)
+            schedule = chains.schedule
+
+        def run_chain(chain: Chain, given: list[torch.Tensor]) -> torch.Tensor:
+            for name in opened.keys() & {*chain.calls}:
+                self.buckets.open(name, tensors, rounds)
+            return chain(given, tensors)
 
         def run(
             name: str, given: list[torch.Tensor], again: Again | None
         ) -> torch.Tensor:
             self.running = name
+            if chains is not None and name in chains.of:
+                return run_chain(chains.of[name], given)
             if name in opened:
                 self.buckets.open(name, tensors, rounds)
             if name in prefetches:
@@ -282,11 +301,11 @@ class StepGraph(Wiring):
             node: self._completed(node, self._looked(node, shard))
             for node, shard in pairs
         }
-        schedule = self.schedules[training if grads else None]
-        looking = self.first_pass.looking(shards, (training, grads))
         with NO_CONTEXT if traced else looking as look:
             execute(schedule, values, run, self.steps)
         self.running = ""
+        if chains is not None:
+            chains.decide(self.ranks)
         return [self._own_words(node, values[node]) for node in self.outputs]
 
     def _completed(self, name: str, made: torch.Tensor) -> torch.Tensor:

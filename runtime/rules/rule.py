@@ -55,6 +55,13 @@ class Operand(NamedTuple):
             return redistribute(shard, self.source, self.reads, count)
         return fetch_row_sets(shard, self.reads, count)
 
+    @property
+    def in_own_rows(self) -> bool:
+        """Whether every rank reads a part of what it owns, which has a view."""
+        if isinstance(self.reads, Layout):
+            return self.stays
+        return None not in map(_slices, self.source.boxes, self.reads.wanted)
+
     def own_rows(self, shard: torch.Tensor) -> torch.Tensor | None:
         """A view of what this rank reads; None if some rank reads what others own."""
         if isinstance(self.reads, Layout):

@@ -67,6 +67,7 @@ def parallelize(
     outputs: Literal["partitioned", "whole"] = "partitioned",
     recompute: float | None = None,
     state: str | None = None,
+    compile: bool = False,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -125,6 +126,9 @@ def parallelize(
     state: the argument of `forward` that carries a stream from call to call: a tensor, or several in a list,
         tuple or dict, or None where a stream begins. What `forward` gives last is its next value, and stays
         partitioned. Every call takes it where the one before left it, so nothing moves between them.
+    compile: let `torch.compile` make one call of steps between two exchanges, such as those of a gate, or a
+        frozen norm, a sum and an activation. The second pass of a mode measures each such chain in both
+        forms, which takes seconds per chain; it is compiled where that takes less time of all ranks.
 
     Raises `CheckError` on all ranks if the network computes something else than the model. Raises
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
@@ -151,12 +155,14 @@ def parallelize(
     procs = procs if mesh is None else mesh
     if outputs not in ("partitioned", "whole"):
         raise UsageError(f"outputs is {outputs!r}; give 'partitioned' or 'whole'")
+    if not isinstance(compile, bool):
+        raise UsageError(f"compile is {compile!r}; give True or False, and options of torch to net.compile()")
     check_batch_norm(batch_norm, mode)
     require_no_plan(recompute, plan)
     chosen_objective, when = objective_of(objective, mode), when_to_check(check)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
-    options |= {"batch_norm": batch_norm, "state": state or ""}
+    options |= {"batch_norm": batch_norm, "state": state or "", "compile": compile}
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
     given |= {"objective": chosen_objective, "check": when, "outputs": outputs}
     given["recompute"] = extra = None if recompute is None else float(recompute)

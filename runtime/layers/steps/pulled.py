@@ -55,6 +55,27 @@ class Pulled(Step):
         params = () if self.module is None else self.module.all()
         return self.rule.call(*here, *params)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether every rank reads rows of its own alone, and no parameters."""
+        moved = [each for _, each, _ in self.plan if each is not None]
+        plain = self.module is None and self.before is None
+        return plain and all(each.in_own_rows for each in moved)
+
+    @property
+    def takes_views(self) -> bool:
+        """Whether `local` calls torch on parts of what it is given."""
+        return any(moved is not None for _, moved, _ in self.plan)
+
+    def local(self, *shards: torch.Tensor) -> torch.Tensor:
+        """What `forward` gives, of views of what it reads, for a local step."""
+        here = [
+            shards[place] if moved is None else moved.own_rows(shards[place])
+            for place, moved, _ in self.plan
+        ]
+        made: torch.Tensor = self.rule.call(*here)
+        return made
+
     def exchanges(self) -> list[Exchange]:
         """Those of parameters, of the move before the rule, and of the rule."""
         first = self.before[0].exchanges() if self.before else []
