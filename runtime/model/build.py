@@ -15,6 +15,7 @@ from synth.runtime.comm.exchanges import added
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.log import LOG
+from synth.runtime.grid.row_maps import CONSTANT
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
@@ -277,6 +278,7 @@ class Builder(Wiring):
         else:
             joins = operator.kind == "cat"
             wanted = self.wanted.by_reader(call.node) if joins else None
+            wanted = self._beside(call) if operator.kind == "reindex" else wanted
             given = layouts, self._counter, self.batch_norms, wanted
             step = choose_step(call, operator, *given)
         if operator.kind == "local":
@@ -285,6 +287,31 @@ class Builder(Wiring):
         if step is None:
             self.batch_norms.check_gathered(call, operator.module or call.module)
         return step or self._gathered(call, layouts)
+
+    def _beside(self, call: Call) -> Layout | None:
+        """Where a padded value is added to another one that lies; else None.
+
+        No constant moves then. Padding by a few rows stays with its rows, too.
+        """
+        form = self.operators.form(call.node, "reindex")
+        users = [each for each in call.node.users if each.op.startswith("call")]
+        padded = any(CONSTANT in each.rows for each in form.maps)
+        if (
+            not padded
+            or len(call.node.users) != 1
+            or not users
+            or is_expression(users[0])
+        ):
+            return None
+        read = self.operators.call(users[0])
+        kind = self.operators.operator(read).kind
+        if kind != "elementwise" or self.margins.covers(users[0]) or self.rings:
+            return None
+        place = users[0].meta.get("like")
+        shapes = [prod(each) for each in read.shapes]
+        base = read.inputs[shapes.index(max(shapes)) if place is None else place]
+        found = self.layouts.get(base.name)
+        return found if found is not None and found.whole == call.out else None
 
     def _behind(self, node: fx.Node, source: Layout) -> Step | None:
         """The step of a call with one input that lies as `source`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from torch import fx, nn
 
 from synth.runtime.comm.layout import Layout, even
-from synth.runtime.grid.boxes import volume
+from synth.runtime.grid.boxes import first_rows, volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -74,7 +74,8 @@ class WantedLayouts:
         whole = node_shape(node)
         first = next((user for user in node.users if user.op != "output"), None)
         wanted = None if first is None else self._wanted_by(first, whole, True)
-        return wanted or self._by_channels(node) or even(whole, self.ranks)
+        wanted = wanted or self._by_channels(node) or self._by_rows(node)
+        return wanted or even(whole, self.ranks)
 
     def _by_channels(self, node: fx.Node) -> Layout | None:
         """Where the first planned layer wants some channels of an input, as a half.
@@ -99,6 +100,24 @@ class WantedLayouts:
                 made = node_shape(user) if user.op.startswith("call") else ()
                 same = made[:1] + made[2:] == whole[:1] + whole[2:]
                 if same and user not in seen:
+                    seen.add(user)
+                    waiting.append(user)
+        return None
+
+    def _by_rows(self, node: fx.Node) -> Layout | None:
+        """Where the first planned layer behind an input cuts rows of about its extents.
+
+        As of faces of a sphere that are padded by rows of others. None where it cuts
+        samples or channels, or where there is no such layer.
+        """
+        whole = node_shape(node)
+        seen, waiting = {node}, [node]
+        for here in waiting:
+            for user in here.users:
+                found = self._wanted_by(user, node_shape(here), True)
+                if found is not None:
+                    return _with_rows_of(found, whole)
+                if user.op.startswith("call") and user not in seen:
                     seen.add(user)
                     waiting.append(user)
         return None
@@ -168,3 +187,25 @@ class WantedLayouts:
             for box in own.boxes
         )
         return own.with_boxes(whole, boxes)
+
+
+def _with_rows_of(layer: Layout, whole: tuple[int, ...]) -> Layout | None:
+    """A layout that cuts the last dimensions as a layer does, which cuts no others."""
+    rows = len(layer.whole) - 2
+    if rows < 1 or len(whole) < rows + 1:
+        return None
+    last, kept = layer.whole[2:], len(whole) - rows
+    near = all(n // 2 < m <= 2 * n for n, m in zip(last, whole[kept:], strict=True))
+    full = tuple((0, n) for n in layer.whole[:2])
+    if not near or any(box[:2] != full for box in layer.boxes if volume(box)):
+        return None
+    boxes = [
+        (
+            *((0, n) for n in whole[:kept]),
+            *map(first_rows, box[2:], last, whole[kept:]),
+        )
+        if volume(box)
+        else ((0, 0),) * len(whole)
+        for box in layer.boxes
+    ]
+    return layer.with_boxes(whole, boxes)

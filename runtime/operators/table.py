@@ -318,8 +318,11 @@ RULES: dict[Kind, Callable[[Call, Operator, Layout, Layout | None], Rule]] = {
     ),
     "responsenorm": lambda call, found, source, _: response_norm(found.module, source),
     "flatten": lambda call, found, source, _: flattened(source),
-    "reindex": lambda call, found, source, _: as_autocast(
-        call, reindexed(source, *found.form)
+    "reindex": lambda call, found, source, wanted: as_autocast(
+        call,
+        reindexed(
+            source, found.form.maps, found.form.value, found.form.dims, out=wanted
+        ),
     ),
     "local": _local,
     "windows": lambda call, found, source, _: found.form(source),

@@ -40,17 +40,20 @@ def reindexed(
     maps: Sequence[RowMap],
     value: float = 0.0,
     dims: Sequence[int | None] | None = None,
+    out: Layout | None = None,
 ) -> Rule:
     """Every row is a row of the input, or a constant.
 
     maps: of every dimension of the input. value: of the rows that read nothing.
     dims: of the result, each the dimension of the input that it is; None for a new one
-        of extent 1. Dimensions of which one row remains may be left out.
+        of extent 1. Dimensions of which one row remains may be left out. out: where the
+        result lies; None where the rows are that it reads.
     """
-    kept = (tuple(map(owned_rows, maps, box)) for box in source.boxes)
-    out = source.with_boxes([len(each.rows) for each in maps], kept)
     places = list(range(len(maps)) if dims is None else dims)
-    out = out if dims is None else with_dims(out, dims)
+    if out is None:
+        kept = (tuple(map(owned_rows, maps, box)) for box in source.boxes)
+        out = source.with_boxes([len(each.rows) for each in maps], kept)
+        out = out if dims is None else with_dims(out, dims)
     at = [places.index(dim) if dim in places else None for dim in range(len(maps))]
     reads = tuple(map(Rows, at, maps))
     call = _Picked([_Dim.of(each, out) for each in reads], shape(out.mine), value)

@@ -14,6 +14,7 @@ from synth.network.write import network_text
 from synth.parallel.front_end.mapped_loops import map_loops
 from synth.parallel.front_end.network_reader import NetworkReader
 from synth.parallel.front_end.padding import move_padding
+from synth.parallel.front_end.pads import pad_last
 from synth.parallel.front_end.parts import compute_parts
 from synth.parallel.front_end.recurrences import roll_recurrences
 from synth.parallel.front_end.rewrite import (
@@ -77,6 +78,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)
     turn_by_flips(graph)
+    pad_last(graph)
     compute_parts(graph, operators)
     word = str(dtype).removeprefix("torch.")
     reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))

@@ -10,6 +10,7 @@ from spheres import Healpix
 from torch import fx, nn
 
 import synth
+from benchmarks.models_survey.field_models import CubedSphere
 from synth.parallel.front_end.trace_model import trace_model
 
 
@@ -24,6 +25,19 @@ def mirrored(x: torch.Tensor) -> list[torch.Tensor]:
 
 def parts(x: torch.Tensor) -> list[torch.Tensor]:
     return [*torch.cat([x, x + 1], 3).split((2, 5, 5), 3), *torch.cat([x.movedim(1, 3)] * 2, 1).chunk(3, 1)]
+
+
+def padded(x: torch.Tensor) -> list[torch.Tensor]:
+    strip, pad = x[:, :, :1], torch.nn.functional.pad
+    made = [torch.rot90(pad(strip, (0, 0, 0, 5)), k, (-2, -1)) + x for k in range(4)]
+    one = pad(x, (1, 0, 2, 3), value=4.0)
+    made += [
+        one.flip(-1) * 2,
+        one.flip(1, 3),
+        one.transpose(1, -1),
+        one.transpose(-2, -1).flip(0) + one.sum(),
+    ]
+    return [*made, pad(strip, (1, 1, 1, 6)).flip((2, 3)) - pad(x, (1, 1, 1, 1)), pad(x, (-1, 0)).flip(3)]
 
 
 class Of(nn.Module):
@@ -55,7 +69,7 @@ def values_of(graph: fx.Graph, x: torch.Tensor, model: nn.Module) -> tuple[torch
     raise AssertionError("no output")
 
 
-@pytest.mark.parametrize("function", [turned, mirrored, parts])
+@pytest.mark.parametrize("function", [turned, mirrored, parts, padded])
 def test_slices_are_those_of_the_model(function: Any) -> None:
     model, x = Of(function), torch.randn(1, 2, 6, 6)
     graph = trace_model(model, x.shape).graph
@@ -104,3 +118,16 @@ def test_faces_of_a_sphere_move_less_than_all_activations() -> None:
     plan = synth.plan_model(model, (4, 4, side, side), procs=4, mode="inference")
     strips = 2 * 4 * 4 * side * 4  # of all faces, on both sides of the first convolution
     assert max(plan.words.forward) <= 3 * strips
+
+
+@pytest.mark.parametrize("procs", [2, 4])
+def test_six_faces_move_the_strips_around_them(procs: int) -> None:
+    """Strips are padded to faces, turned, and added. No rank receives the zeros, or a face."""
+    side, channels, width = 32, 2, 4
+    shape = 1, channels, 6, side, side
+    model = CubedSphere(width).eval()
+    strips = 6 * 4 * side * (channels + width)
+    by_rows = synth.plan_model(model, shape, procs=procs, mode="inference", axes="h")
+    assert sum(by_rows.words.forward) <= 3.2 * strips
+    found = synth.plan_model(model, shape, procs=procs, mode="inference")
+    assert sum(found.words.forward) <= 6 * side * side * (channels + width)

@@ -1,0 +1,81 @@
+"""Rewrites the graph of a model so that padding by constants comes last: what is turned and moved has none.
+
+A strip that is padded to a whole face, turned, and added to a face moves as a strip. The sum says where the
+padded strip lies, so that no rank receives a constant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from synth.parallel.front_end.rewrite import is_fixed, redirect_users
+
+if TYPE_CHECKING:
+    from torch import fx
+
+Pairs = list[tuple[int, int]]  # constants before and behind the rows of each dimension
+
+
+def pad_last(graph: fx.Graph) -> None:
+    """Replace a flip or a transposition of a padded value by the same of the value, padded."""
+    import torch
+    from torch.nn import functional
+
+    for node in list(graph.nodes):
+        order = _order_of(node)
+        source = node.all_input_nodes[0] if order else None
+        found = None if source is None else _constants(source)
+        if order is None or source is None or found is None or len(source.users) > 1:
+            continue
+        pairs, more = found
+        (before,) = source.all_input_nodes
+        mirrored, dims = order
+        moved = [pairs[dim][::-1] if dim in mirrored else pairs[dim] for dim in dims]
+        with graph.inserting_before(node):
+            made = graph.node_copy(node, lambda each: before if each is source else each)  # noqa: B023
+            value = before.meta["value"]
+            made.meta = {**node.meta, "several": object()}
+            made.meta["value"] = torch.flip(value, mirrored) if mirrored else value.permute(dims)
+            flat = [size for pair in reversed(moved) for size in pair]
+            padded = graph.call_function(functional.pad, (made, flat, "constant", more))
+        padded.meta = {**node.meta, "several": object()}
+        redirect_users(node, padded)
+        graph.erase_node(node)
+        graph.erase_node(source)
+
+
+def _order_of(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The dimensions that a flip mirrors, and the order of those of a transposition; None for other calls."""
+    import torch
+
+    if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
+        return None
+    value: Any = node.meta["value"]
+    args: tuple[Any, ...] = node.args[1:]
+    count = value.dim()
+    if node.kwargs or len(node.all_input_nodes) != 1:
+        return None
+    dims = [*range(count)]
+    if node.target in (torch.flip, torch.Tensor.flip):
+        given = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        return tuple(dim % count for dim in given), tuple(dims)
+    if node.target in (torch.transpose, torch.Tensor.transpose) and len(args) == 2:
+        one, other = (int(each) % count for each in args)
+        dims[one], dims[other] = other, one
+        return (), tuple(dims)
+    return None
+
+
+def _constants(node: fx.Node) -> tuple[Pairs, float] | None:
+    """The constants that a call puts around one value, and which; None for any other call."""
+    from torch.nn import functional
+
+    fixed = node.op == "call_function" and is_fixed(node) and not node.meta.get("expression")
+    if not fixed or node.target is not functional.pad or len(node.all_input_nodes) != 1:
+        return None
+    given: dict[str, Any] = dict(zip(("pad", "mode", "value"), node.args[1:], strict=False)) | node.kwargs
+    pads, value = given["pad"], given.get("value")
+    if given.get("mode", "constant") != "constant" or min(pads, default=0) < 0:
+        return None
+    pairs = list(zip(pads[::2], pads[1::2], strict=True))[::-1]
+    return [(0, 0)] * (node.meta["value"].dim() - len(pairs)) + pairs, float(value or 0.0)
