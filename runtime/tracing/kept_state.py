@@ -8,6 +8,7 @@ What is stored and never read, or read and always the same, changes nothing.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,16 +40,20 @@ REMEDY = (
 
 
 def require_no_tensors(
-    seen: Attributes, computed: Callable[[Any], bool], used: Callable[[Any], bool]
+    seen: Attributes,
+    computed: Callable[[Any], bool],
+    reads: Callable[[torch.Tensor, torch.Tensor], bool],
 ) -> None:
     """Raise `ValueError` for tensors that the run that was seen keeps for the next.
 
-    computed: whether a tensor depends on the input. used: whether the run read it.
+    computed: whether a tensor depends on the input. reads: whether the run reads words
+    of a tensor, in the place of which there is another one then.
     """
     for place, (old, new) in seen.changes.items():
         first = place in seen.first and old is not new
         state = any(computed(each) for each in _tensors(new))
-        counted = any(used(each) for each in _tensors(old)) and bool(_tensors(new))
+        pairs = itertools.product(_tensors(old), _tensors(new))
+        counted = any(reads(*pair) for pair in pairs)
         if first and (state or counted):
             raise ValueError(f"forward keeps {_name(place)} {REMEDY}")
 

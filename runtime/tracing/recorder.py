@@ -57,6 +57,9 @@ SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backwa
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
 
 
+MOVES = "to", "cpu", "cuda", "type_as", "contiguous"  # that may give the same words
+
+
 class KeptTensor(Exception):
     """A call reads a tensor that the call before it computed from its input."""
 
@@ -371,6 +374,20 @@ class Recorder(TorchFunctionMode):
     def knows(self, values: Any) -> bool:
         """Whether a call has read a tensor."""
         return id(values) in self.nodes
+
+    def reads_words(self, old: torch.Tensor, new: torch.Tensor) -> bool:
+        """Whether a call reads words of a tensor in the place of which another one is.
+
+        Not if that one has the same words, on another device. A shape is no word.
+        """
+        node, _ = self.nodes.get(id(old), (None, 0))
+        now, _ = self.nodes.get(id(new), (None, 0))
+        while now is not None and function_name(now.target) in MOVES:
+            (now,) = now.all_input_nodes[:1]
+            same = old.dtype == new.dtype and old.shape == new.shape
+            if now is node and same:
+                return False
+        return node is not None and bool(node.users)
 
     # -- modules ---------------------------------------------------------------------
 

@@ -213,7 +213,7 @@ def _graph_of(
     seen.called |= recorder.called
     seen.dtypes |= recorder.dtypes
     seen.changed |= recorder.changed_inputs
-    require_no_tensors(seen, recorder.computed, recorder.knows)
+    require_no_tensors(seen, recorder.computed, recorder.reads_words)
     changed = around.note_changes(seen)
     left = LeftParts(seen, recorder.left_node, recorder.is_made_anew)
     graph = recorder.keep(left.tensors_now(empty))

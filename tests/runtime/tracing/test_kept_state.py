@@ -110,7 +110,25 @@ def state_in_an_object(self: Any, y: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def replaces_a_constant(self: Any, y: torch.Tensor) -> torch.Tensor:
+    made, self.scale = y * self.scale, torch.full((), 3.0)
+    return made
+
+
+def counts_in_a_tensor(self: Any, y: torch.Tensor) -> torch.Tensor:
+    self.scale = self.scale.to(y.device) + 1
+    return y * self.scale
+
+
+def rounds_a_tensor(self: Any, y: torch.Tensor) -> torch.Tensor:
+    self.scale = self.scale.to(torch.int64)
+    return y * self.scale
+
+
 REFUSED = [
+    (replaces_a_constant, {"scale": torch.full((), 2.0)}, "scale"),
+    (counts_in_a_tensor, {"scale": torch.full((), 2.0)}, "scale"),
+    (rounds_a_tensor, {"scale": torch.full((), 2.5)}, "scale"),
     (threshold, {"steps": 0}, "steps"),
     (counts_in_a_dict, {"state": {"n": 0}}, "state"),
     (rounds, {"steps": 0}, "steps"),
@@ -170,9 +188,23 @@ def remembers_by_shape(self: Any, y: torch.Tensor) -> torch.Tensor:
     return made
 
 
-@pytest.mark.parametrize("forward", [logs, guards, collects, begins_anew, remembers_by_shape])
+def moves_to_the_device(self: Any, y: torch.Tensor) -> torch.Tensor:
+    self.grid = self.grid.to(device=y.device)
+    return y + self.grid
+
+
+def looks_at_a_shape(self: Any, y: torch.Tensor) -> torch.Tensor:
+    if self.grid.shape != (*y.shape, 1):
+        self.grid = torch.linspace(0, 1, y.shape[-1]).to(y)
+    return y + self.grid
+
+
+FOLLOWED = [logs, guards, collects, begins_anew, remembers_by_shape, moves_to_the_device, looks_at_a_shape]
+
+
+@pytest.mark.parametrize("forward", FOLLOWED)
 def test_state_that_changes_no_call_is_followed(forward: Callable[..., torch.Tensor]) -> None:
-    model = Keeping(forward, steps=0, logged=0, kept=[], named={})
+    model = Keeping(forward, steps=0, logged=0, kept=[], named={}, grid=torch.linspace(0, 1, 8))
     assert "conv" in [node.target for node in traced(model, (2, 3, 8, 8), torch.float32).nodes]
 
 
