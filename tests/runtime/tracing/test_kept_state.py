@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from synth.runtime.tracing.left_values import tensors_within
 from synth.runtime.tracing.trace import traced
 
 SEEN: dict[str, int] = {"n": 0}
@@ -300,3 +301,16 @@ class Tries(Keeping):
 def test_a_call_that_fails_is_no_call() -> None:
     graph = traced(Tries(lambda self, y: y), (2, 3, 8, 8), torch.float32)
     assert [node.name for node in graph.nodes] == ["x", "conv", "tanh", "output"]
+
+
+def test_tensors_are_looked_for_in_objects_of_users_alone() -> None:
+    """A library that is loaded by its first use would be loaded, or fail."""
+
+    class Lazy(types.ModuleType):
+        @property
+        def __dict__(self) -> Any:
+            raise ImportError("looked at")
+
+    holder, inside = Holder(), torch.ones(2)
+    holder.last = {"space": types.SimpleNamespace(h=[inside]), "library": Lazy("library"), "torch": torch}
+    assert [each is inside for each in tensors_within(holder)] == [True]
