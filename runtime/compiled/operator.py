@@ -8,7 +8,6 @@ exchange words in the same order.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,8 +17,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import fx
 
-# never the same again: compiled code keeps them, and torch keeps it for other processes
-_NUMBERS = itertools.count(secrets.randbits(40) << 20)
 ENTRIES: WeakValueDictionary[int, Entry] = WeakValueDictionary()
 MOST = 16  # forward passes that wait for their backward pass
 
@@ -46,7 +43,8 @@ class Entry:
         get a gradient from it, for extents of inputs.
         """
         self.run, self.shapes, self.behind = run, shapes, behind
-        self.number = next(_NUMBERS)
+        # no other one has it: torch keeps compiled code for later processes and forks
+        self.number = secrets.randbits(62)
         ENTRIES[self.number] = self
         self.state = torch.zeros((), dtype=torch.int64)
         self.anchor = torch.zeros((), requires_grad=True)

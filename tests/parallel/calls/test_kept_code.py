@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from synth.runtime.compiled.operator import Entry
 
 PROGRAM = """
 import torch, torch.distributed as dist, sys
@@ -22,6 +26,20 @@ made = torch.compile(lambda x: net(x) + 1, fullgraph=True)(x)
 assert made.shape == model(x).shape, made.shape
 print(float((made - model(x) - 1).abs().max()))
 """
+
+
+def test_networks_of_forked_processes_have_numbers_of_their_own() -> None:
+    def told(into: Any) -> None:
+        into.send(Entry(print, print, print).number)  # type: ignore[arg-type]
+
+    fork, found = multiprocessing.get_context("fork"), []
+    for _ in range(2):
+        here, there = fork.Pipe()
+        process = fork.Process(target=told, args=(there,))
+        process.start()
+        found.append(here.recv())
+        process.join()
+    assert len({*found, Entry(print, print, print).number}) == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
