@@ -160,9 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--procs", type=int, nargs="+", default=[2])
-    parser.add_argument(
-        "--modes", nargs="+", choices=["training", "inference"], default=["training", "inference"]
-    )
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--seconds", type=float, default=20.0, help="of pairs, at least five and at most 60")
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--into", help=argparse.SUPPRESS)  # what a rank is started with

@@ -293,21 +293,17 @@ class Builder(Wiring):
 
         No constant moves then. Padding by a few rows stays with its rows, too.
         """
-        form = self.operators.form(call.node, "reindex")
-        users = [each for each in call.node.users if each.op.startswith("call")]
+        form, users = self.operators.form(call.node, "reindex"), [*call.node.users]
         padded = any(CONSTANT in each.rows for each in form.maps)
-        if (
-            not padded
-            or len(call.node.users) != 1
-            or not users
-            or is_expression(users[0])
-        ):
+        if not padded or len(users) != 1 or not users[0].op.startswith("call"):
             return None
-        read = self.operators.call(users[0])
-        kind = self.operators.operator(read).kind
-        if kind != "elementwise" or self.margins.covers(users[0]) or self.rings:
+        (user,) = users
+        if is_expression(user) or self.margins.covers(user) or self.rings:
             return None
-        place = users[0].meta.get("like")
+        read = self.operators.call(user)
+        if self.operators.operator(read).kind != "elementwise":
+            return None
+        place = user.meta.get("like")
         shapes = [prod(each) for each in read.shapes]
         base = read.inputs[shapes.index(max(shapes)) if place is None else place]
         found = self.layouts.get(base.name)

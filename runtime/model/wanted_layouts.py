@@ -86,23 +86,14 @@ class WantedLayouts:
         whole = node_shape(node)
         if len(whole) < 3:
             return None
-        seen, waiting = {node}, [node]
-        for here in waiting:
-            shape = node_shape(here)
-            for user in here.users:
-                found = self._wanted_by(user, shape, True)
-                if found is not None:
-                    cut = {box[1] for box in found.boxes if volume(box)} - {
-                        (0, shape[1])
-                    }
-                    boxes = ((box[0], (0, whole[1]), *box[2:]) for box in found.boxes)
-                    return None if cut else found.with_boxes(whole, boxes)
-                made = node_shape(user) if user.op.startswith("call") else ()
-                same = made[:1] + made[2:] == whole[:1] + whole[2:]
-                if same and user not in seen:
-                    seen.add(user)
-                    waiting.append(user)
-        return None
+        found = self._first_behind(
+            node, lambda shape: shape[:1] + shape[2:] == whole[:1] + whole[2:]
+        )
+        if found is None:
+            return None
+        cut = {box[1] for box in found.boxes if volume(box)} - {(0, found.whole[1])}
+        boxes = ((box[0], (0, whole[1]), *box[2:]) for box in found.boxes)
+        return None if cut else found.with_boxes(whole, boxes)
 
     def _by_rows(self, node: fx.Node) -> Layout | None:
         """Where the first planned layer behind an input cuts rows of about its extents.
@@ -110,14 +101,24 @@ class WantedLayouts:
         As of faces of a sphere that are padded by rows of others. None where it cuts
         samples or channels, or where there is no such layer.
         """
-        whole = node_shape(node)
+        found = self._first_behind(node, lambda shape: True)
+        return None if found is None else _with_rows_of(found, node_shape(node))
+
+    def _first_behind(
+        self, node: fx.Node, follows: Callable[[tuple[int, ...]], bool]
+    ) -> Layout | None:
+        """What the first planned layer behind a value wants of its own input.
+
+        follows: whether the readers of a result, by its shape, are looked at.
+        """
         seen, waiting = {node}, [node]
         for here in waiting:
             for user in here.users:
                 found = self._wanted_by(user, node_shape(here), True)
                 if found is not None:
-                    return _with_rows_of(found, whole)
-                if user.op.startswith("call") and user not in seen:
+                    return found
+                called = user.op.startswith("call") and user not in seen
+                if called and follows(node_shape(user)):
                     seen.add(user)
                     waiting.append(user)
         return None

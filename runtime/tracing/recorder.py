@@ -55,8 +55,6 @@ from synth.runtime.tracing.updates import Updates
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
-
-
 MOVES = "to", "cpu", "cuda", "type_as", "contiguous"  # that may give the same words
 
 
