@@ -15,6 +15,7 @@ from synth.parallel.front_end.torch_layers import layer_of
 if TYPE_CHECKING:
     from torch import fx
 
+    from synth.runtime.grid.row_maps import RowMap
     from synth.runtime.operators.table import Operators
 
 Zeros = tuple[tuple[int, int], ...]
@@ -92,15 +93,17 @@ def _zeros_of(node: fx.Node, operators: Operators) -> Zeros | None:
     moved = operators.form(node, "reindex")
     if moved is None or moved.value or moved.dims is not None or not all(m.plain for m in moved.maps[:2]):
         return None
-    zeros = []
-    for each in moved.maps[2:]:
-        if 0 not in each.rows:
-            return None
-        before, rest = each.rows.index(0), len(each.rows) - each.size
-        if tuple(each.rows) != (-1,) * before + tuple(range(each.size)) + (-1,) * (rest - before):
-            return None
-        zeros.append((before, rest - before))
-    return tuple(zeros)
+    zeros = tuple(map(constants_around, moved.maps[2:]))
+    return None if None in zeros else zeros  # type: ignore[return-value]
+
+
+def constants_around(rows: RowMap) -> tuple[int, int] | None:
+    """How many constants are before and behind the rows of a dimension; None where these are moved, too."""
+    if 0 not in rows.rows:
+        return None
+    before, more = rows.rows.index(0), len(rows.rows) - rows.size
+    plain = tuple(rows.rows) == (-1,) * before + tuple(range(rows.size)) + (-1,) * (more - before)
+    return (before, more - before) if plain else None
 
 
 def _planned(module: Any, shape: tuple[int, ...], zeros: Zeros) -> bool:

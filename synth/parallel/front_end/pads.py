@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from synth.parallel.front_end.padding import constants_around
 from synth.parallel.front_end.rewrite import is_fixed, redirect_users
 
 if TYPE_CHECKING:
     from torch import fx
 
+    from synth.runtime.operators.table import Operators
+
 Pairs = list[tuple[int, int]]  # constants before and behind the rows of each dimension
 
 
-def pad_last(graph: fx.Graph) -> None:
+def pad_last(graph: fx.Graph, operators: Operators) -> None:
     """Replace a flip or a transposition of a padded value by the same of the value, padded."""
     import torch
     from torch.nn import functional
@@ -24,7 +27,7 @@ def pad_last(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         order = _order_of(node)
         source = node.all_input_nodes[0] if order else None
-        found = None if source is None else _constants(source)
+        found = None if source is None else _constants(source, operators)
         if order is None or source is None or found is None or len(source.users) > 1:
             continue
         pairs, more = found
@@ -66,16 +69,13 @@ def _order_of(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     return None
 
 
-def _constants(node: fx.Node) -> tuple[Pairs, float] | None:
+def _constants(node: fx.Node, operators: Operators) -> tuple[Pairs, float] | None:
     """The constants that a call puts around one value, and which; None for any other call."""
-    from torch.nn import functional
-
-    fixed = node.op == "call_function" and is_fixed(node) and not node.meta.get("expression")
-    if not fixed or node.target is not functional.pad or len(node.all_input_nodes) != 1:
+    if node.op != "call_function" or not is_fixed(node) or node.meta.get("expression"):
         return None
-    given: dict[str, Any] = dict(zip(("pad", "mode", "value"), node.args[1:], strict=False)) | node.kwargs
-    pads, value = given["pad"], given.get("value")
-    if given.get("mode", "constant") != "constant" or min(pads, default=0) < 0:
+    form = operators.form(node, "reindex")
+    pairs = [] if form is None or form.dims is not None else [*map(constants_around, form.maps)]
+    known = [each for each in pairs if each is not None]
+    if len(known) < len(pairs) or not any(map(any, known)):
         return None
-    pairs = list(zip(pads[::2], pads[1::2], strict=True))[::-1]
-    return [(0, 0)] * (node.meta["value"].dim() - len(pairs)) + pairs, float(value or 0.0)
+    return known, form.value

@@ -78,7 +78,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     bypass_flatten(graph, operators)
     reduce_parts(graph, operators)
     turn_by_flips(graph)
-    pad_last(graph)
+    pad_last(graph, operators)
     compute_parts(graph, operators)
     word = str(dtype).removeprefix("torch.")
     reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))
