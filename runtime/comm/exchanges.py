@@ -58,14 +58,6 @@ def copied(held: Layout, owned: Layout, name: str) -> list[Exchange]:
     return [Exchange(none(held), around(held, owned), (name,))]
 
 
-def all_reduced(words: int, ranks: int) -> int:
-    """Words that each of some ranks receives in a sum of so many over them.
-
-    Each adds up a part, and gets the others: a reduce-scatter and an all-gather.
-    """
-    return 2 * words * (ranks - 1) // ranks
-
-
 def picked(sets: RowSets) -> list[Exchange]:
     """Those of `fetch_row_sets`."""
     ranks = range(len(sets.owned.boxes))

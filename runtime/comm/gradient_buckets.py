@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.exchanges import all_reduced
 from synth.runtime.comm.messages import all_reduce
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups, uncounted
@@ -29,6 +28,7 @@ from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.comm.shared_memory import LEAST, SharedMemory, SharedSum
 from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import Box, shape, within
+from synth.runtime.grid.rules.shared_rounds import all_reduced
 from synth.runtime.grid.spans import mark, waiting
 
 BYTES = 25 * 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from synth.runtime.grid.boxes import Box, cut, shape
+from synth.runtime.grid.boxes import Box, cut, shape, volume
 from synth.runtime.grid.process_grid import At
 from synth.runtime.grid.ranks import Ranks
 
@@ -26,6 +26,11 @@ class Layout:
     def mine(self) -> Box:
         """The box of this rank."""
         return self.boxes[self.ranks.me]
+
+    @property
+    def most_words(self) -> int:
+        """Words of the largest box."""
+        return max(map(volume, self.boxes))
 
     def box(self, at: At) -> Box:
         """The box of the member `at["rank"]`, as `fetch_rows` asks for it."""

@@ -8,6 +8,11 @@ import sys
 LOG = logging.getLogger("synth")
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class _Stderr(logging.Handler):
     """Prints records where the user has set up no logging."""
 

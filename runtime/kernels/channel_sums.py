@@ -64,3 +64,8 @@ def of_its_batch(
         hook: Any = out.register_hook
         hook(lambda dout: dout.contiguous(memory_format=layout))
     return out
+
+
+def per_channel(values: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+    """A value per channel, with the shape that broadcasts to (b, c, *spatial)."""
+    return values.reshape(1, -1, *[1] * (shard.dim() - 2))

@@ -20,7 +20,6 @@ from synth.runtime.layers.planned_layer import PlannedBoxes
 from synth.runtime.layers.steps.held import BORDER
 from synth.runtime.model.build import Builder
 from synth.runtime.model.checks.as_called import FirstPass
-from synth.runtime.model.execute import schedule
 from synth.runtime.model.local_chains import LocalChains
 from synth.runtime.model.margins import MarginPlace
 from synth.runtime.model.replication import Replication
@@ -133,11 +132,7 @@ def assembled(
     return StepGraph(
         **made.parts(),
         schedules={
-            mode: schedule(
-                *(made.calls, made.outputs, made.regions.get(mode)),
-                made.saving.get(mode, {}),
-            )
-            for mode in (None, False, True)
+            mode: made.scheduled(made.calls, mode) for mode in (None, False, True)
         },
         prefetches=prefetches,
         buckets=Buckets(

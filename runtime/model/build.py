@@ -35,6 +35,7 @@ from synth.runtime.model.margins import MarginPlace, Margins
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.states import Left
 from synth.runtime.model.step_graph import Wiring
+from synth.runtime.model.templates import device_of
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.alike_positions import PositionBlocks
 from synth.runtime.operators.batch_norms import BatchNorms
@@ -43,11 +44,12 @@ from synth.runtime.operators.gradient_paths import gradient_paths
 from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
 from synth.runtime.operators.table import RULES, Operator, Operators
+from synth.runtime.rules.pointwise import base_of
 from synth.runtime.rules.rule import Operand, is_trainable
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.expressions import DRAWS, is_expression, may_change
-from synth.runtime.tracing.open_regions import Checkpoint, may_save
+from synth.runtime.tracing.open_regions import may_save
 from synth.runtime.tracing.recorded import function_name
 from synth.runtime.tracing.updates import Update
 
@@ -74,9 +76,6 @@ class Builder(Wiring):
     quiet: whether gathered calls are not logged.
 
     expected: node -> what its step makes, as it was traced. inputs: nodes.
-    regions: mode -> node -> the checkpoints that it is in, the outermost first.
-    saving: mode -> node of a call that saves a tensor -> whether it has changed its
-        buffers by then.
     """
 
     def __init__(
@@ -103,8 +102,7 @@ class Builder(Wiring):
         self._halo_counter = partial(context.counter, "halo", 0)
         self.places = places
         self.refuse, self.batch_norms = refuse, batch_norms
-        here = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.device = device or here
+        self.device = device or device_of(model)
         self.modules = dict(model.named_modules())
         tensors: dict[str, torch.Tensor] = {
             **dict(model.named_parameters()),
@@ -124,8 +122,6 @@ class Builder(Wiring):
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.expected: dict[str, Expected] = {}
         self.several: dict[object, Several] = {}  # by the call that gives several
-        self.regions: dict[bool | None, dict[str, tuple[Checkpoint, ...]]] = {}
-        self.saving: dict[bool | None, dict[str, bool]] = {}
         self.inputs: list[str] = []
         self.whole: list[str] = []
         for node in graph.nodes:
@@ -303,10 +299,8 @@ class Builder(Wiring):
         read = self.operators.call(user)
         if self.operators.operator(read).kind != "elementwise":
             return None
-        place = user.meta.get("like")
-        shapes = [prod(each) for each in read.shapes]
-        base = read.inputs[shapes.index(max(shapes)) if place is None else place]
-        found = self.layouts.get(base.name)
+        base = base_of(read.shapes, user.meta.get("like"))
+        found = self.layouts.get(read.inputs[base].name)
         return found if found is not None and found.whole == call.out else None
 
     def _behind(self, node: fx.Node, source: Layout) -> Step | None:

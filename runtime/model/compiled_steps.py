@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.traced import Trace, enter, first_apart, register, traceable
 from synth.runtime.compiled.steps import Pass, compiled
+from synth.runtime.grid.log import first_line
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -195,8 +196,8 @@ class CompiledPass:
             self._dry(given)
         except Exception as error:  # of torch, and of steps
             self.leave()
-            first = str(error).strip().partition("\n")[0] or type(error).__name__
-            said = f"{self.at} has no form that a compiler can trace ({first}){REMEDY}"
+            what = f"has no form that a compiler can trace ({first_line(error)})"
+            said = f"{self.at} {what}{REMEDY}"
         self.read, self.ends = None, {}
         told = ranks.gathered((said, self.trace.exchanges))
         said = next((each for each, _ in told if each), "")

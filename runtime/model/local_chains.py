@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from synth.runtime.compiled.steps import Pass, compiled
-from synth.runtime.grid.log import LOG
+from synth.runtime.grid.log import LOG, first_line
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.spans import span
 from synth.runtime.kernels.autocast import autocast_dtype
@@ -116,8 +116,7 @@ class Chain:
             plain, other = map(statistics.median, zip(*pairs, strict=True))
             self.seconds = plain, other
         except Exception as error:  # of a compiler
-            said = str(error).strip().partition("\n")[0]
-            self.failed = f"{type(error).__name__}: {said}"
+            self.failed = f"{type(error).__name__}: {first_line(error)}"
             self.seconds = 0.0, math.inf
         return self.run(*given)
 
@@ -186,7 +185,8 @@ class LocalChains:
 
 def chains_of(graph: StepGraph, training: bool, grads: bool) -> Chains:
     """The chains of a mode. Calls in regions of checkpoints stay alone."""
-    scheduled = graph.schedules[training if grads else None]
+    mode = training if grads else None
+    scheduled = graph.schedules[mode]
     readers = Counter(name for part in scheduled for name in {*part.sources})
     readers.update(graph.outputs)
     groups: dict[str, list[Scheduled]] = {}
@@ -201,29 +201,13 @@ def chains_of(graph: StepGraph, training: bool, grads: bool) -> Chains:
     chains = {
         name: Chain(graph, calls) for name, calls in groups.items() if len(calls) > 1
     }
-    within = {name for each in chains.values() for name in each.calls}
-    parts = list[Scheduled | Region]()
-    for part in scheduled:
-        if isinstance(part, Region):
-            parts.append(part)
-        elif part.name in chains:
-            parts.append(part._replace(sources=chains[part.name].sources))
-        elif part.name not in within:
-            parts.append(part)
-    return Chains(chains, tuple(_with_last(parts, graph.outputs)))
-
-
-def _with_last(
-    parts: Sequence[Scheduled | Region], outputs: Sequence[str]
-) -> list[Scheduled | Region]:
-    """The parts, with the values that nobody reads after each of them."""
-    read, made = {*outputs}, list[Scheduled | Region]()
-    for part in reversed(parts):
-        own = () if isinstance(part, Region) else (part.name,)
-        names = dict.fromkeys((*part.sources, *own))
-        made.append(part._replace(last=tuple(n for n in names if n not in read)))
-        read.update(part.sources)
-    return made[::-1]
+    within = {name for each in chains.values() for name in each.calls[:-1]}
+    calls = [
+        (name, chains[name].sources if name in chains else sources)
+        for name, sources in graph.calls
+        if name not in within
+    ]
+    return Chains(chains, graph.scheduled(calls, mode))
 
 
 def _is_local(graph: StepGraph, part: Scheduled, grads: bool) -> bool:

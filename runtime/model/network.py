@@ -20,7 +20,7 @@ from synth.runtime.compiled.forward import forward
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.transport import broadcast
 from synth.runtime.kernels.autocast import autocast_dtype
-from synth.runtime.layers.steps.held import local_part, own_words
+from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import follow
 from synth.runtime.model.as_traced import held_value, partitioned_copy
 from synth.runtime.model.assemble import NetworkParts, assembled
@@ -71,7 +71,7 @@ from synth.runtime.model.states import alone, stamped
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedTensor, own_words
 from synth.runtime.tracing.computed_weights import (
     masked_weights,
     show_computed,
@@ -272,7 +272,7 @@ class Network(Shown):
         """The own words of buffers that the last calls of a pass may change."""
         for key in sorted(first.last_buffers()):
             held: Any = stored(*self._places[key])
-            yield held._local if isinstance(held, PartitionedTensor) else held
+            yield own_words(held)
 
     def _left(self, call: CallGraphs, given: list[torch.Tensor], compiled: bool) -> Any:
         """What the model gives for some inputs, as the user asks for it."""

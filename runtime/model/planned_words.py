@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from synth.runtime.comm.exchanges import Exchange, Words, added, all_reduced, times
+from synth.runtime.comm.exchanges import Exchange, Words, added, times
 from synth.runtime.grid.boxes import volume
+from synth.runtime.grid.rules.shared_rounds import all_reduced
 from synth.runtime.layers.steps.homes import is_at_home, planned_fetch, planned_words
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region, Schedule

@@ -34,7 +34,14 @@ from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.checks.as_called import FirstPass
-from synth.runtime.model.execute import Again, Schedule, behind_last_save, execute
+from synth.runtime.model.execute import (
+    Again,
+    Calls,
+    Schedule,
+    behind_last_save,
+    execute,
+    schedule,
+)
 from synth.runtime.model.local_chains import Chain, LocalChains
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
@@ -43,6 +50,7 @@ from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.left_values import LeftByMode
+from synth.runtime.tracing.open_regions import Checkpoint
 from synth.runtime.tracing.outputs import Structure
 
 NO_CONTEXT = nullcontext()
@@ -88,6 +96,9 @@ class Wiring:
     attributes: of modules, which the model reads.
     rings: node -> what ranks hold of its value beside their own words, see `Margins`.
     covered: the calls that read what is held; others, and the user, get own words.
+    regions: mode -> node -> the checkpoints that it is in, the outermost first.
+    saving: mode -> node of a call that saves a tensor -> whether it has changed its
+        buffers by then.
     """
 
     context: Context
@@ -112,6 +123,15 @@ class Wiring:
     attributes: Attributes = field(default_factory=Attributes)
     rings: dict[str, Ring] = field(default_factory=dict)
     covered: set[str] = field(default_factory=set)
+    regions: dict[bool | None, dict[str, tuple[Checkpoint, ...]]] = field(
+        default_factory=dict
+    )
+    saving: dict[bool | None, dict[str, bool]] = field(default_factory=dict)
+
+    def scheduled(self, calls: Calls, mode: bool | None) -> Schedule:
+        """Some calls in order, as one of `StepGraph.schedules`."""
+        regions, saving = self.regions.get(mode), self.saving.get(mode, {})
+        return schedule(calls, self.outputs, regions, saving)
 
     def parts(self) -> dict[str, Any]:
         """Field -> value."""
@@ -258,7 +278,7 @@ class StepGraph(Wiring):
         traced = torch.compiler.is_compiling()  # by `Network.compile`
         opened, prefetches = self.buckets.opened, {} if traced else self.prefetches
         rings, detached = self.rings, self.detached if grads else ()
-        schedule = self.schedules[training if grads else None]
+        parts = self.schedules[training if grads else None]
         mode = training, grads
         looking = self.first_pass.looking(shards, mode)
         chains = None
@@ -266,7 +286,7 @@ class StepGraph(Wiring):
         seen = read is None and mode in self.first_pass.seen
         if self.chains is not None and eager and seen:
             chains = self.chains.found(self, mode, shards[0].device)
-            schedule = chains.schedule
+            parts = chains.schedule
 
         def run_chain(chain: Chain, given: list[torch.Tensor]) -> torch.Tensor:
             for name in opened.keys() & {*chain.calls}:
@@ -302,7 +322,7 @@ class StepGraph(Wiring):
             for node, shard in pairs
         }
         with NO_CONTEXT if traced else looking as look:
-            execute(schedule, values, run, self.steps)
+            execute(parts, values, run, self.steps)
         self.running = ""
         if chains is not None:
             chains.decide(self.ranks)

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils import _pytree
 
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.facts import tensors_within
 from synth.runtime.tracing.left_values import (
     Left,
     LeftValue,
     part_of,
     put,
-    tensors_within,
 )
 from synth.runtime.tracing.unsupported import plain_copies
 

@@ -120,13 +120,13 @@ class Projections:
         keys = all_rows(source, planned.whole[-1])
         before = self._product(asked, product, (query, planned, planned))
         after = self._product(asked, product, (query, keys, keys))
-        if before is None or after is None or _most(before[0]) != _most(after[0]):
+        if not (before and after and before[0].most_words == after[0].most_words):
             return False
         for each, dims in after[1][1:]:
             if moved(each, wanted(after[0], each.whole, dims)):
                 return False
         less = _read(*before) - _read(*after) - _words(source, gather.layout)
-        rows = _most(gather.layout) - min(map(volume, source.boxes))
+        rows = gather.layout.most_words - min(map(volume, source.boxes))
         more = 2 * planned.whole[-1] * rows * len(source.boxes)
         return less > 0 and more <= WORTH * less
 
@@ -207,10 +207,6 @@ def _is_whole(planned: PlannedLayer, source: Layout) -> bool:
     return all(box == frame for box in layer.ker_boxes) and all(
         volume(box) and box[-1] == whole for box in source.boxes
     )
-
-
-def _most(layout: Layout) -> int:
-    return max(map(volume, layout.boxes))
 
 
 def _words(source: Layout, target: Layout) -> int:

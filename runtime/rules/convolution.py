@@ -18,6 +18,7 @@ from synth.runtime.comm.adjoint import tied
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, Interval, Window, shape
 from synth.runtime.kernels.autocast import lowered
+from synth.runtime.kernels.channel_sums import per_channel
 from synth.runtime.kernels.frame import frame_of, surrounded
 from synth.runtime.kernels.routines import recorded_convolution
 from synth.runtime.rules.access import (
@@ -303,7 +304,7 @@ class _Transposed:
             begin = first * stride - padding
             edges = [begin - low, high - begin - rows, *edges]
         made = functional.pad(made, edges)
-        return made if bias is None else made + _per_channel(bias, made)
+        return made if bias is None else made + per_channel(bias, made)
 
 
 def _alike(
@@ -324,8 +325,4 @@ def _filled(
     zeros = tied(shard.new_zeros(own), shard, weight, bias)
     if bias is None or not zeros.numel():  # an empty box has no channels, either
         return zeros
-    return zeros + _per_channel(bias, zeros)
-
-
-def _per_channel(bias: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return bias.reshape(1, -1, *[1] * (like.dim() - 2))
+    return zeros + per_channel(bias, zeros)

@@ -31,7 +31,7 @@ from synth.runtime.grid.row_maps import (
     rows_read,
 )
 from synth.runtime.rules.access import Rows, Same
-from synth.runtime.rules.pointwise import largest
+from synth.runtime.rules.pointwise import base_of
 from synth.runtime.rules.rule import Operand, Rule, pulled
 
 
@@ -208,17 +208,11 @@ def best_joined(
     of a sphere, stay when they are stacked. A strip beside a face moves to it: words
     stay only if no rank has more than half of what one would have else.
     """
-    if place is None:
-        place = layouts.index(largest(layouts))
+    place = base_of([layout.whole for layout in layouts], place)
     like, stay = like_part(layouts, place, dim), staying(layouts, dim)
-    if stay is not None and 2 * _most(stay) <= _most(like):
+    if stay is not None and 2 * stay.most_words <= like.most_words:
         return stay
     return like
-
-
-def _most(layout: Layout) -> int:
-    """Words of the largest box."""
-    return max(map(volume, layout.boxes))
 
 
 def staying(layouts: Sequence[Layout], dim: int) -> Layout | None:

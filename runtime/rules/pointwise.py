@@ -65,7 +65,8 @@ def pointwise(
     whole: the shape of the result; None for that of the largest operand. like: the
     place of the operand; None for the largest one, the first of those.
     """
-    out = expanded(largest(sources) if like is None else sources[like], whole)
+    base = base_of([source.whole for source in sources], like)
+    out = expanded(sources[base], whole)
     operands = (
         pulled(source, aligned(source.whole, out.whole), out, place)
         for place, source in enumerate(sources)
@@ -93,6 +94,10 @@ def expanded(layout: Layout, whole: Sequence[int] | None) -> Layout:
     return layout.with_boxes(whole, boxes)
 
 
-def largest(layouts: Sequence[Layout]) -> Layout:
-    """The layout with the most words, the first of them."""
-    return max(layouts, key=lambda layout: math.prod(layout.whole))
+def base_of(shapes: Sequence[Sequence[int]], like: int | None) -> int:
+    """The place of the operand to which the others come: the largest, if none is given.
+
+    It is the first of those with the most words.
+    """
+    words = list(map(math.prod, shapes))
+    return words.index(max(words)) if like is None else like

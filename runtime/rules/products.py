@@ -108,9 +108,9 @@ def best_layout(
     dimensions in the result. divided: dimensions of the result that may be cut.
     """
     tried = list(_candidates(tuple(out), sources, tuple(divided)))
-    most = EVEN * min(map(_work, tried))
-    even = [layout for layout in tried if _work(layout) <= most]
-    return min(even, key=lambda layout: (_moved(layout, sources), _work(layout)))
+    most = EVEN * min(layout.most_words for layout in tried)
+    even = [layout for layout in tried if layout.most_words <= most]
+    return min(even, key=lambda layout: (_moved(layout, sources), layout.most_words))
 
 
 def _candidates(
@@ -175,11 +175,6 @@ def _grid(out: tuple[int, ...], order: Sequence[int], ranks: int) -> list[Box]:
             rest //= number
         boxes.append(tuple(box) if not rest else tuple((0, 0) for _ in out))
     return boxes
-
-
-def _work(layout: Layout) -> int:
-    """Words of the largest box."""
-    return max(volume(box) for box in layout.boxes)
 
 
 def _moved(layout: Layout, sources: Sequence[tuple[Layout, Dims]]) -> int:

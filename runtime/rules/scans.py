@@ -32,7 +32,7 @@ from synth.runtime.comm.prefix_exchange import (
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.rules.rule import Operand, Rule
+from synth.runtime.rules.rule import Operand, Rule, is_trainable
 
 Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Slopes = Callable[
@@ -192,9 +192,7 @@ def composed(first: State, then: State) -> State:
 
 def scanned_dtype(name: str, values: torch.Tensor) -> torch.dtype:
     """The dtype of torch's result: sums and products of integers are wide."""
-    if name in ("cumsum", "cumprod") and not (
-        values.is_floating_point() or values.is_complex()
-    ):
+    if name in ("cumsum", "cumprod") and not is_trainable(values):
         return torch.int64
     return values.dtype
 

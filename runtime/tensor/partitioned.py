@@ -314,6 +314,16 @@ def compared(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
     return gradient
 
 
+def own_words(values: torch.Tensor) -> torch.Tensor:
+    """The local part of a tensor, outside of autograd; a plain tensor itself."""
+    return values._local if isinstance(values, PartitionedTensor) else values
+
+
+def whole_words(values: torch.Tensor) -> torch.Tensor:
+    """The whole tensor, on every rank; a plain tensor itself. All ranks call this."""
+    return values.full_tensor() if isinstance(values, PartitionedTensor) else values
+
+
 class ToLocal(torch.autograd.Function):
     """The own part of a tensor."""
 

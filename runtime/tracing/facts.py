@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from synth.runtime.tracing.computed_weights import computed_weights
-from synth.runtime.tracing.left_values import LeftValue
 
 # what every module has; its attributes are the others
 INTERNAL = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
@@ -33,7 +32,7 @@ HOOKS = {
     "_backward_hooks": "backward hook",
 }
 CONTAINERS = list, deque, set, dict
-LIBRARIES = {*sys.stdlib_module_names, "torch"}
+LIBRARIES = {*sys.stdlib_module_names, "torch", "synth"}  # without settings of a model
 IN_PLACE = " in place"  # the path of the words of a tensor or an array
 DTYPE = ".dtype"  # the path of that of a parameter or buffer
 PARTIAL = "func", "args", "keywords"
@@ -195,7 +194,7 @@ class Surroundings:
         elif not isinstance(value, WRAPPERS):
             return
         self._seen.add(id(value))
-        for path, part in _parts(value):
+        for _, path, part in parts_within(value):
             inner = fact._replace(path=fact.path + path)
             if not self.left(inner):
                 self.facts[inner] = part
@@ -256,24 +255,44 @@ class Description(Surroundings):
                     self._add_parts(fact, value)
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_within(value: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The parts of a container or an object: key, path and value.
+
+    The key is `MISSING` where no other value can be put there by one.
+    """
     if isinstance(value, list | tuple | deque):
         for number, part in enumerate(value):
-            yield f"[{number}]", part
+            yield number, f"[{number}]", part
     elif isinstance(value, dict):
-        for key, part in value.items():
-            yield f"[{key!r}]", part
+        for key, part in [*value.items()]:  # which may change while one looks at them
+            yield key, f"[{key!r}]", part
     elif isinstance(value, set):
-        yield " as a set", frozenset(value)
+        yield MISSING, " as a set", frozenset(value)
     elif isinstance(value, functools.partial):
-        yield from ((f".{name}", getattr(value, name)) for name in PARTIAL)
+        yield from ((MISSING, f".{name}", getattr(value, name)) for name in PARTIAL)
     elif isinstance(value, types.MethodType):
-        yield ".__self__", value.__self__
+        yield MISSING, ".__self__", value.__self__
     elif has_settings(value):
         for key, part in getattr(value, "__dict__", {}).items():
-            yield f".{key}", part
+            yield key, f".{key}", part
         for place in slots_of(value):
-            yield f".{place.name or 'get()'}", place.get()
+            yield MISSING, f".{place.name or 'get()'}", place.get()
+
+
+def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """The tensors in a value, in containers and in objects of classes of users.
+
+    Not in modules, libraries and classes. seen: what was looked at, by id.
+    """
+    seen = set() if seen is None else seen
+    if isinstance(value, nn.Module | types.ModuleType | type) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    for _, _, part in parts_within(value):
+        yield from tensors_within(part, seen)
 
 
 def slots_of(value: Any) -> list[Outside]:
@@ -290,14 +309,11 @@ def has_settings(value: Any) -> bool:
     kind = type(value)
     if kind in SETTINGS or isinstance(value, nn.Module):
         return True
-    if kind is LeftValue:
-        return False
-    if kind is types.FunctionType:
-        return value.__module__.partition(".")[0] not in LIBRARIES
+    named = value if kind is types.FunctionType else kind
     own = hasattr(value, "__dict__") or any(
         "__slots__" in vars(k) for k in kind.__mro__
     )
-    return own and kind.__module__.partition(".")[0] not in LIBRARIES
+    return own and str(named.__module__).partition(".")[0] not in LIBRARIES
 
 
 def words_of(value: Any) -> Any:

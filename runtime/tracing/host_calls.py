@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.expressions import DRAWS
 from synth.runtime.tracing.recorded import mapped, tensors_in
 
@@ -63,7 +64,7 @@ def _ones(like: torch.Tensor) -> torch.Tensor:
 def _mixed(like: torch.Tensor) -> torch.Tensor:
     """Zeros and ones by turns; of floating-point numbers, all of them others."""
     count = torch.arange(like.numel())
-    floats = like.is_floating_point() or like.is_complex()
+    floats = is_trainable(like)
     return (1 / (2.0 + count) if floats else count % 2).reshape(like.shape)
 
 

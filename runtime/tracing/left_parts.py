@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from synth.runtime.tracing.attributes import EVERY, Attributes, is_plain
-from synth.runtime.tracing.facts import MISSING, Fact, has_settings
-from synth.runtime.tracing.left_values import Left, tensors_within
+from synth.runtime.tracing.facts import MISSING, Fact, parts_within, tensors_within
+from synth.runtime.tracing.left_values import Left
 from synth.runtime.tracing.outputs import Structure
 
 Node = Callable[[torch.Tensor], Any]  # that of a tensor in a graph; None for none
@@ -106,7 +106,7 @@ class LeftParts:
         if old is not new:
             yield _Part(fact, keys, new)
             return
-        if id(new) in self.walked:
+        if id(new) in self.walked or isinstance(new, nn.Module):
             return
         self.walked.add(id(new))
         before, known = self.seen.before, 0
@@ -117,9 +117,11 @@ class LeftParts:
                 yield _Part(fact, keys, [*new], (new, known, len(new)))
             if isinstance(new, deque):
                 return
-        for key, path, value in _entries(new):
+        for key, path, value in parts_within(new):
             inner = fact._replace(path=fact.path + path)
             was = before.get(inner, MISSING)
+            if key is MISSING:
+                continue
             if was is value:
                 yield from self._of(inner, (*keys, key), was, value)
             elif not is_plain(value) and (
@@ -135,14 +137,3 @@ def _structure(fact: Fact, value: Any) -> Structure | None:
     except ValueError:
         return None
     return made if made.tensors or is_plain(value) else None
-
-
-def _entries(value: Any) -> Iterator[tuple[Any, str, Any]]:
-    """The parts of a container or an object of the user's: key, path and value."""
-    if isinstance(value, dict):
-        yield from ((key, f"[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((at, f"[{at}]", part) for at, part in enumerate(value))
-    elif has_settings(value) and not isinstance(value, nn.Module):
-        own = getattr(value, "__dict__", {})
-        yield from ((key, f".{key}", part) for key, part in own.items())

@@ -7,9 +7,6 @@ compute is refused where it is read, as it would be that of an earlier pass.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +18,6 @@ from torch.utils import _pytree
 from synth.runtime.tracing.outputs import Structure
 
 Place = tuple[str, str]  # (module, attribute)
-OWN = frozenset((*sys.stdlib_module_names, "torch", "synth"))
 OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or"),
     *("radd", "rsub", "rmul", "rtruediv", "rpow", "rmatmul", "iadd", "isub", "imul"),
@@ -193,31 +189,3 @@ def put(held: Any, left: Left, value: Any) -> None:
         held[left.key] = value
     else:  # others were taken out since
         held.append(value)
-
-
-def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
-    """The tensors in a value, in containers and in objects of classes of users.
-
-    Not in modules. seen: what was looked at, by id.
-    """
-    seen = set() if seen is None else seen
-    if isinstance(value, nn.Module | types.ModuleType | type) or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in [*value.values()]:  # which may change while one looks at its parts
-            yield from tensors_within(each, seen)
-    elif isinstance(value, list | tuple | deque):
-        for each in value:
-            yield from tensors_within(each, seen)
-    elif _is_users(type(value)) and hasattr(value, "__dict__"):
-        yield from tensors_within(vars(value), seen)
-
-
-def _is_users(kind: type) -> bool:
-    """Whether a class is none of Python, torch or this package, but for namespaces."""
-    if kind in (types.SimpleNamespace, argparse.Namespace):
-        return True
-    return kind.__module__.partition(".")[0] not in OWN

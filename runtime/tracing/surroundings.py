@@ -41,8 +41,6 @@ from synth.runtime.tracing.facts import (
 )
 from synth.runtime.tracing.inputs import CONSTANTS
 
-PASSED = *LIBRARIES, "synth"  # whose code has no settings of a model
-
 
 def outside(model: nn.Module) -> Places:
     """The places outside of modules that a model may read, by the names of users."""
@@ -158,7 +156,7 @@ def _is_around(function: types.FunctionType) -> bool:
 def _is_library(value: Any) -> bool:
     """Whether a class, a function or a file is torch's, Python's or our own."""
     named = getattr(value, "__name__" if _is_file(value) else "__module__", None)
-    return named is None or named.partition(".")[0] in PASSED
+    return named is None or named.partition(".")[0] in LIBRARIES
 
 
 def _is_file(value: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.grid.log import first_line
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tracing.attributes import Attributes, is_plain
 from synth.runtime.tracing.expressions import keep_used
@@ -240,7 +241,7 @@ def _graph_of(
 
 def _reason(error: Exception) -> str:
     """Why a model cannot be recorded, and what to do where it is known."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = first_line(error)
     unknown = re.match(UNKNOWN_SHAPE, reason)
     if unknown:
         name = unknown[1] or unknown[2]

@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_modules
 
 from synth.runtime.grid.user_lines import is_users, user_line
 from synth.runtime.tracing.computed_weights import computes_weight
-from synth.runtime.tracing.left_values import tensors_within
+from synth.runtime.tracing.facts import tensors_within
 from synth.runtime.tracing.plain_model import require_plain
 
 HOOKS = {

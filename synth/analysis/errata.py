@@ -20,7 +20,7 @@ from synth.bounds.closed_form import (
     table2_printed,
     tile_memory,
 )
-from synth.bounds.paper_cost import ORDER, grids, memory_at, owned_words, tile_words, work_of
+from synth.bounds.paper_cost import ORDER, grids, memory_at, owned_words, tile_words
 from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest, accessed_words
@@ -171,7 +171,7 @@ def table2_row1() -> Erratum:
 def partial_sums() -> Erratum:
     """Table 2: with Ker or In stationary, Out is visited several times."""
     nest, grid, tile = CONV4.nest, PerAxis(k=16), PerAxis(b=32, h=14, w=14, c=32, k=16)
-    block, sizes = nest.loop_extents(work_of(nest, grid)), nest.loop_extents(tile)
+    block, sizes = nest.loop_extents(nest.extents.blocks(grid)), nest.loop_extents(tile)
     printed = accessed_words(nest.accesses, ORDER["Ker"], block, sizes)["Out"]
     first = nest.accesses["Out"].footprint(block)
     return Erratum(
@@ -242,7 +242,7 @@ def buffers() -> Erratum:
 def overlapping_slices() -> Erratum:
     """Eq. 10 and 11: the slices of In overlap."""
     nest, grid = CONV4.nest, PerAxis(h=2, w=2, k=4)
-    block = nest.loop_extents(work_of(nest, grid))
+    block = nest.loop_extents(nest.extents.blocks(grid))
     share = nest.accesses["In"].footprint(block) / grid.k
     return Erratum(
         "Eq. 10 and 11",
@@ -256,7 +256,7 @@ def overlapping_slices() -> Erratum:
 def own_words() -> Erratum:
     """Eq. 10: a process that broadcasts does not receive its own words."""
     nest, grid = CONV4.nest, PerAxis(b=4, k=4)
-    block = nest.loop_extents(work_of(nest, grid))
+    block = nest.loop_extents(nest.extents.blocks(grid))
     charged = [int(nest.accesses[t].footprint(block)) for t in ("In", "Ker")]
     received = [words - words // group for words, group in zip(charged, (grid.k, grid.x), strict=True)]
     return Erratum(

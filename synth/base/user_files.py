@@ -6,11 +6,13 @@ A pipe, a device or a huge file is refused before it is read: no reader waits fo
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import json
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from synth.base.errors import InputError
@@ -120,3 +122,12 @@ def json_of(text: str, name: str, schema: str, remedy: str) -> dict[str, Any]:
 
 def _no_constant(constant: str) -> float:
     raise ValueError(constant)
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits of JSON data, so that a torn or edited file is noticed.
+
+    All fields count but for "digest" itself.
+    """
+    rest = {key: value for key, value in data.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]

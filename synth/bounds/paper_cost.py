@@ -93,7 +93,7 @@ def cost_at(
     nest: Nest, stationary: Tensor, grid: PerAxis, tile: PerAxis, distributed: bool = False
 ) -> Fraction:
     """The exact value of Eq. 3 (`distributed`: Eq. 10) in words of the most loaded process, block ⌈N/P⌉."""
-    block = _fractions(nest, work_of(nest, grid))
+    block = _fractions(nest, nest.extents.blocks(grid))
     if not distributed:
         return Fraction(accessed_cost(nest.accesses, stationary, block, _fractions(nest, tile)))
     whole = _fractions(nest, nest.extents)
@@ -109,17 +109,12 @@ def memory_at(
     sizes = _fractions(nest, tile)
     if not distributed:
         return Fraction(tile_words(nest.accesses, sizes))
-    block, whole = _fractions(nest, work_of(nest, grid)), _fractions(nest, nest.extents)
+    block, whole = _fractions(nest, nest.extents.blocks(grid)), _fractions(nest, nest.extents)
     return Fraction(distributed_memory(nest.accesses, stationary, whole, grid.size, block, sizes))
 
 
 def _fractions(nest: Nest, sizes: PerAxis) -> dict[str, Fraction]:
     return {index: Fraction(extent) for index, extent in nest.loop_extents(sizes).items()}
-
-
-def work_of(nest: Nest, grid: PerAxis) -> PerAxis:
-    """The largest block per axis, ⌈N/P⌉."""
-    return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
 
 
 def grids(nest: Nest, procs: int) -> Iterator[PerAxis]:
@@ -194,7 +189,7 @@ def _optimum(search: _Search, procs: int) -> PaperOptimum:
         )
     _, stationary, grid, tile = best
     plan = (nest, stationary, grid, tile, search.distributed)
-    return PaperOptimum(cost_at(*plan), stationary, grid, work_of(nest, grid), tile, memory_at(*plan))
+    return PaperOptimum(cost_at(*plan), stationary, grid, nest.extents.blocks(grid), tile, memory_at(*plan))
 
 
 def _cost(nest: Nest, stationary: Tensor, work: PerAxis, tile: PerAxis) -> int:
@@ -211,7 +206,7 @@ def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
     Every slice is accessed once, and with a memory limit the streamed tensors cost at least Eq. 4's 2AK/√M.
     """
     nest = search.nest
-    work = work_of(nest, grid)
+    work = nest.extents.blocks(grid)
     floor = _cost(nest, stationary, work, work)
     if math.isinf(search.limit_words) or not _dense(nest):
         return floor
@@ -234,7 +229,7 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
     longest that fits. Memory is linear in it.
     """
     nest = search.nest
-    work = work_of(nest, grid)
+    work = nest.extents.blocks(grid)
     last: Axis = "c" if stationary == "In" else "k"
     single = {"Out": ("g", "c"), "Ker": ("g", "b"), "In": ("g", "k")}[stationary]
     middle = [a for a in AXES if a not in single and a != last]

@@ -6,7 +6,6 @@ Every default is that of `PlanRequest`; what the arguments mean together is chec
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable
 from dataclasses import fields
@@ -166,8 +165,3 @@ def plan_of(args: argparse.Namespace) -> Plan:
         )
     detail(args, f"plan {plan.id} in {time.process_time():.2f} s of processor time since the start")
     return plan
-
-
-def json_text(data: Any) -> str:
-    """JSON as the commands print it."""
-    return json.dumps(data, indent=1) + "\n"

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from typing import Any
 
 from synth.base.atomic_write import put
 
@@ -20,6 +22,19 @@ def show(text: str, path: str | None = None) -> None:
 
         text = folded(text, shutil.get_terminal_size().columns)
     put(text, path)
+
+
+def tell(args: argparse.Namespace, found: Any, path: str | None = None) -> None:
+    """Writes a result to a file or stdout: with `--json` as JSON, else as text."""
+    if args.json:
+        put(json_text(found.to_json()), path)
+    else:
+        show(f"{found}".removesuffix("\n") + "\n", path)
+
+
+def json_text(data: Any) -> str:
+    """JSON as the commands print it."""
+    return json.dumps(data, indent=1) + "\n"
 
 
 def folded(text: str, columns: int) -> str:

@@ -7,8 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from synth.base.atomic_write import put, staged
-from synth.cli.arguments import json_text
-from synth.cli.output import show
+from synth.cli.output import tell
 
 
 class Table(Protocol):
@@ -40,8 +39,4 @@ def write_table(args: argparse.Namespace, made: Table, output: str | None = None
         put(made.to_csv(), output)
         return
     with staged(args.csv, made.to_csv().encode()) if args.csv else nullcontext():
-        if args.json:
-            put(json_text(made.to_json()), output)
-        else:
-            text = str(made)
-            show(text if text.endswith("\n") else f"{text}\n", output)
+        tell(args, made, output)

@@ -74,6 +74,10 @@ class PerAxis(NamedTuple):
         """A copy with one axis replaced."""
         return self._replace(**{axis: value})
 
+    def blocks(self, grid: Iterable[int]) -> PerAxis:
+        """The largest block along each axis where a grid cuts these extents: ⌈N/P⌉."""
+        return PerAxis(*(-(-n // parts) for n, parts in zip(self, grid, strict=True)))
+
     def shown(self) -> str:
         """Text for people: the axes whose value is not 1, as `b=4 x k=2`, or `1` if there are none."""
         parts = [f"{axis}={value}" for axis, value in zip(AXES, self, strict=True) if value != 1]

@@ -8,7 +8,6 @@ processes computed is kept for an hour only.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import write_bytes
 from synth.base.errors import InputError, UsageError
-from synth.base.user_files import MOST_JSON, read_text
+from synth.base.user_files import MOST_JSON, digest_of, read_text
 from synth.parallel.step_costs import step_costs
 from synth.runtime.grid.log import LOG
 
@@ -130,7 +129,7 @@ def kept(path: Path, facts: dict[str, str]) -> tuple[dict[str, Any] | None, str]
     try:
         data = json.loads(text)
         found = data["found"]
-        whole = data["schema"] == SCHEMA and data["digest"] == _digest(data) and found.keys() >= NEEDED
+        whole = data["schema"] == SCHEMA and data["digest"] == digest_of(data) and found.keys() >= NEEDED
         age = time.time() - data["time"]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         whole = False
@@ -152,17 +151,11 @@ def _shown(age: float) -> str:
     return f"{age / DAY:.0f} days" if age > 2 * DAY else f"{age / 3600:.0f} hours"
 
 
-def _digest(data: dict[str, Any]) -> str:
-    """Sixteen hexadecimal digits of a file's data, so that a torn or edited file is noticed."""
-    rest = {name: each for name, each in data.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _write(path: Path, facts: dict[str, str], found: dict[str, Any]) -> None:
     """Keep the numbers, where the folder can be written."""
     data = {"schema": SCHEMA, "time": time.time(), "facts": facts, "found": found}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(str(path), json.dumps({**data, "digest": _digest(data)}).encode())
+        write_bytes(str(path), json.dumps({**data, "digest": digest_of(data)}).encode())
     except (OSError, UsageError) as fault:
         LOG.warning("synth: the measured numbers are not kept: %s", fault)

@@ -8,9 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from synth.base.user_files import digest_of
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
-from synth.network.plan.plan_json import digest_of, is_network_plan, to_json
+from synth.network.plan.plan_json import is_network_plan, to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.planning.plan_json import exact_json

@@ -14,7 +14,7 @@ from synth.base.arithmetic import same_number
 from synth.layer.passes import reuse_intervals
 from synth.planning.algorithm import algorithm_name
 from synth.planning.plan import Plan, is_2d
-from synth.planning.plan_json import PROVEN, UNREAD, digest_of, exact_json, float_json
+from synth.planning.plan_json import PROVEN, UNREAD, exact_json, float_json, unread_digest
 from synth.search.grids import Space, work_cap
 
 
@@ -36,7 +36,7 @@ def number_faults(plan: Plan, data: Mapping[str, Any]) -> Iterator[str]:
     yield from _name(plan)
     yield from _floats(plan, data)
     told = (*UNREAD, *([PROVEN] if PROVEN in data else []))
-    if any(key in data for key in told) and data.get("digest") != digest_of(data):
+    if any(key in data for key in told) and data.get("digest") != unread_digest(data):
         yield f"digest is not that of {', '.join(told)}, which were edited"
     if plan.proven_words is not None and not 0 <= plan.proven_words < plan.words["total"]:
         yield f"{PROVEN} is {plan.proven_words}, but the plan receives {plan.words['total']}"

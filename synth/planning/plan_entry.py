@@ -95,7 +95,7 @@ def schedule_of(entry: ScheduleEntry, reading: Reading) -> dict[str, Any]:
     grid = reading.grid
     if grid.size > procs:
         raise UsageError(f"the grid has {grid.size} processes, more than procs {procs}")
-    work = PerAxis(*(-(-n // p) for n, p in zip(reading.nest.extents, grid, strict=True)))
+    work = reading.nest.extents.blocks(grid)
     first, *later = _passes(entry, work.with_("g", 1), reading)
     return {"procs": procs, "grid": grid, "first": first, "later": tuple(later), **reading.chosen}
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from synth.base.user_files import digest_of
 from synth.bounds.assumptions import TILED
 from synth.layer.axes import AXES, ROW_MAJOR, Axis, PerAxis
 from synth.layer.layer import Layer
@@ -56,13 +55,13 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
         ],
         **timed,
     }
-    return {**data, "digest": digest_of(data)}
+    return {**data, "digest": unread_digest(data)}
 
 
-def digest_of(data: Mapping[str, Any]) -> str:
+def unread_digest(data: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits of what the decisions do not determine, so that an edit is noticed."""
     unread = {key: data.get(key) for key in UNREAD} | ({PROVEN: data[PROVEN]} if PROVEN in data else {})
-    return hashlib.sha256(json.dumps(unread, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(unread)
 
 
 def float_json(plan: Plan) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class LeastMemory:
         return tuple(a for a in SPATIAL if getattr(least, a) > 1 and windows[a].overlap > 0)
 
     def _slices(self, parts: PerAxis) -> Words:
-        n = PerAxis(*(-(-extent // p) for extent, p in zip(self.nest.extents, parts, strict=True)))
+        n = self.nest.extents.blocks(parts)
         return {
             "In": n.b * n.g * n.c * self._rows("In", n),
             "Ker": n.g * n.k * n.c * self.nest.taps,

@@ -76,6 +76,10 @@ class Collective:
     scope: Scope
     changes: tuple[Axis, ...]  # loop axes on which its panel changes, outermost first; () for a slice
 
+    def why(self, along: str = "") -> str:
+        """The reason, as a sentence; `along` names the group if not by its index."""
+        return WHY[type(self).__name__.lower()].format(along=along or self.over, tensor=self.role)
+
 
 @dataclass(frozen=True)
 class Gather(Collective):
@@ -86,18 +90,10 @@ class Gather(Collective):
 
     saves: bool = False
 
-    def why(self, along: str = "") -> str:
-        """The reason, as a sentence; `along` names the group if not by its index."""
-        return WHY["gather"].format(along=along or self.over, tensor=self.role)
-
 
 @dataclass(frozen=True)
 class Reduce(Collective):
     """Ranks of a group add their partial sums; each gets the words that it carries: reduce-scatter."""
-
-    def why(self, along: str = "") -> str:
-        """The reason, as a sentence; `along` names the group if not by its index."""
-        return WHY["reduce"].format(along=along or self.over, tensor=self.role)
 
 
 @dataclass(frozen=True)

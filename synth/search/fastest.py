@@ -131,7 +131,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
         if group > 1:
             each = alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
             seconds += moves[tensor] * each  # type: ignore[index]
-    work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
+    work = nest.extents.blocks(grid)
     return max(float(sum(compute_seconds(machine, nest, work, True, pass_) for pass_ in passes)), seconds)
 
 

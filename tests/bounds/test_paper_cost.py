@@ -21,7 +21,6 @@ from synth.bounds.paper_cost import (
     distributed_optimum,
     grids,
     memory_at,
-    work_of,
 )
 from synth.bounds.universal import universal_bound
 from synth.layer.axes import PerAxis
@@ -35,7 +34,7 @@ def exhaustive(nest: Nest, procs: int, memory: float, distributed: bool) -> Frac
     for grid in itertools.product(*(range(1, n + 1) for n in nest.extents)):
         if math.prod(grid) != procs:
             continue
-        work = work_of(nest, PerAxis(*grid))
+        work = nest.extents.blocks(PerAxis(*grid))
         for tile in itertools.product(*([t for t in range(1, n + 1) if n % t == 0] for n in work)):
             for stationary in ("Out",) if distributed else ORDER:
                 plan = (nest, stationary, PerAxis(*grid), PerAxis(*tile), distributed)
@@ -97,7 +96,7 @@ def test_grids_are_the_ordered_factorizations() -> None:
 
 def test_uneven_blocks_are_charged_to_the_most_loaded() -> None:
     nest = matmul(7, 1, 1)
-    assert work_of(nest, PerAxis(b=2)) == PerAxis(b=4)
+    assert nest.extents.blocks(PerAxis(b=2)) == PerAxis(b=4)
     assert accessed_optimum(nest, 2).cost == 4 + 4 + 1
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from synth.cli.arguments import json_text
 from synth.cli.main import commands, main, parser
+from synth.cli.output import json_text
 from synth.cli.setup.calibrate import data_of
 from synth.cli.setup.output_schemas import OUTPUTS as STRUCTS
 from synth.cli.setup.schema import OUTPUTS, schema_of

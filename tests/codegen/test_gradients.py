@@ -177,7 +177,8 @@ def test_a_replay_leaves_the_pass_out() -> None:
 
 
 def test_a_network_plan_says_so() -> None:
-    from synth.network.plan.plan_json import digest_of, parse_network_plan, to_json
+    from synth.base.user_files import digest_of
+    from synth.network.plan.plan_json import parse_network_plan, to_json
 
     plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4)
     data = to_json(plan)
@@ -193,7 +194,8 @@ def test_a_network_plan_says_so() -> None:
 
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
-    from synth.network.plan.plan_json import digest_of, to_json
+    from synth.base.user_files import digest_of
+    from synth.network.plan.plan_json import to_json
     from synth.parallel.given_plan import plans_of_model
 
     network = trace_model(Cosmo(), (2, 2, 8, 8, 8)).network

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from random_networks import random_network
 
+from synth.base.user_files import digest_of
 from synth.network.file import parse_network
 from synth.network.plan.plan import NetworkPlan
-from synth.network.plan.plan_json import digest_of
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
 

@@ -11,6 +11,7 @@ from flat_machine import ALPHA, BANDWIDTH, BETA, RATE, flat
 from four_layers import CHAIN, OPERATIONS, WORDS
 
 from synth.base.errors import InputError, UsageError
+from synth.base.user_files import digest_of
 from synth.layer.axes import TENSORS, PerAxis
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Compute, Level, Machine
@@ -21,7 +22,7 @@ from synth.network.graph import Network
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.plan.plan import NetworkPlan, SingleStrategy
-from synth.network.plan.plan_json import digest_of, parse_network_plan, to_json
+from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.options import LayerOption
 from synth.network.planner.planner import _NetworkPlanner, plan_network

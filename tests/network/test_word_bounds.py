@@ -9,7 +9,6 @@ import pytest
 
 from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.layer import Layer
-from synth.network.grids.grid_family import largest_block
 from synth.network.grids.grid_table import grids_of, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
@@ -78,9 +77,9 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
                     cut[grid].shard_cuts == Distribution(cut.nest, grid, resident=request.resident).shard_cuts
                 )
                 assert counted._works[turned][candidates.grids.places[grid]] == (
-                    cut[grid].load <= largest_block(kind.nest, grid).size
+                    cut[grid].load <= kind.nest.extents.blocks(grid).size
                 )
-                if cut[grid].load <= largest_block(kind.nest, grid).size:
+                if cut[grid].load <= kind.nest.extents.blocks(grid).size:
                     fewest = min(fewest, count)
             assert candidates.cost(candidates.cut(PlacedGrid(grid))) == fewest
     assert np.median(ratios) < 1.25

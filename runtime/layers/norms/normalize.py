@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.shared_parts import zero_but_owned
-from synth.runtime.kernels.channel_sums import channel_sums
+from synth.runtime.kernels.channel_sums import channel_sums, per_channel
 
 if TYPE_CHECKING:
     from synth.runtime.layers.norms.batch_norm import BatchNorm
@@ -89,8 +89,3 @@ def normalized(
     if not shard.numel():
         return shard.clone()
     return nn.functional.batch_norm(shard, mean, variance, weight, bias, False, 0, eps)
-
-
-def per_channel(values: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
-    """A value per channel, with the shape that broadcasts to (b, c, *spatial)."""
-    return values.reshape(1, -1, *[1] * (shard.dim() - 2))

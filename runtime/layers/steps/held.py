@@ -13,7 +13,7 @@ from torch import nn
 
 from synth.runtime.comm.gradient_buckets import Border
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor, ToLocal
+from synth.runtime.tensor.partitioned import PartitionedTensor, ToLocal, own_words
 
 
 class Held(NamedTuple):
@@ -67,11 +67,6 @@ def _gradient(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     if isinstance(parameter, PartitionedTensor):
         return PartitionedTensor(part, parameter._partition)
     return part
-
-
-def own_words(values: torch.Tensor) -> torch.Tensor:
-    """The local part of a parameter, outside of autograd."""
-    return values._local if isinstance(values, PartitionedTensor) else values
 
 
 BORDER = Border(own_words, _gradient)

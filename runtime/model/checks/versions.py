@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import own_words
 
 MOST = 24  # letters for the outputs that a loss reaches
 
@@ -38,7 +38,7 @@ class Versions:
         """
         if values.is_inference():  # which counts nothing, as in torch
             return
-        memory = _local(values).untyped_storage()._cdata
+        memory = own_words(values).untyped_storage()._cdata
         own = any(each.untyped_storage()._cdata == memory for each in saved)
         found: Callable[[], Any] = (lambda: values) if own else weakref.ref(values)
         self.known.append((name, found, counts(values)))
@@ -118,7 +118,7 @@ class Before:
 
 def counts(values: torch.Tensor) -> tuple[int, ...]:
     """How often a tensor, and the own part of a partitioned one, was changed."""
-    return values._version, _local(values)._version
+    return values._version, own_words(values)._version
 
 
 def of_pass(
@@ -133,7 +133,7 @@ def of_pass(
     found = Versions()
     for key, values in read.items():
         if values is not None:
-            found.remember(key, values, [_local(values)])
+            found.remember(key, values, [own_words(values)])
     for name, (batch, shard) in inputs.items():
         label = "the batch" if len(inputs) == 1 else f"the batch {name}"
         found.remember(label, batch, [shard])
@@ -144,7 +144,3 @@ def stored(module: nn.Module, name: str) -> torch.Tensor | None:
     """A parameter or buffer of a module; None for what a parametrization computes."""
     found = module._parameters.get(name)
     return module._buffers.get(name) if found is None else found
-
-
-def _local(values: torch.Tensor) -> torch.Tensor:
-    return values._local if isinstance(values, PartitionedTensor) else values

@@ -11,6 +11,7 @@ from torch import fx
 from synth.runtime.model.self_check.passes import Pass, Values
 from synth.runtime.model.self_check.twins import place_of_node
 from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.rules.rule import is_trainable
 
 LEAST = 1e-3  # of the largest word, below which words count as if they were so large
 CANCELLED = 64  # times the rounding of a dtype: gradients that are zero but for it
@@ -88,7 +89,7 @@ def apart(
         return float("inf"), f"is of {_word(mine.dtype)}, not {_word(right.dtype)}"
     if not right.numel():
         return 0.0, ""
-    if not (right.is_floating_point() or right.is_complex()):
+    if not is_trainable(right):
         share = float((mine != right).double().mean())
         return share, f"differs in {share:.0%} of its words"
     finite = torch.isfinite(right)
@@ -155,7 +156,7 @@ def _most(values: torch.Tensor | None) -> float:
     """The largest finite word."""
     if values is None or not values.numel():
         return 0.0
-    if not (values.is_floating_point() or values.is_complex()):
+    if not is_trainable(values):
         return float(values.abs().max()) if values.dtype != torch.bool else 1.0
     size = values.abs()
     return float(torch.where(torch.isfinite(size), size, 0).max())

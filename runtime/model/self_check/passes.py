@@ -16,7 +16,8 @@ from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.model.self_check.forced_draws import Drawn
 from synth.runtime.model.self_check.twins import Twins
 from synth.runtime.model.self_check.witness import Witness
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.rules.rule import is_trainable
+from synth.runtime.tensor.partitioned import own_words, whole_words
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.left_values import Left, now_left, tensors_left
 from synth.runtime.tracing.modes import MODES
@@ -75,7 +76,9 @@ class Pair:
     ) -> None:
         self.model, self.network, self.graph = model, network, graph
         self.arguments, self.inputs, self.gradients = arguments, inputs, gradients
-        self.start = {n: _whole(each).clone() for n, each in network.named_buffers()}
+        self.start = {
+            n: whole_words(each).clone() for n, each in network.named_buffers()
+        }
 
     def set_modes(self, mode: bool) -> None:
         """Put both in a mode. Raises `ValueError` where that has another graph."""
@@ -148,7 +151,7 @@ class Pair:
         made.later = {
             name: each
             for name, each in step.state.items()
-            if each is not None and not (draws and _is_real(each))
+            if each is not None and not (draws and is_trainable(each))
         }
 
     def _left(self) -> list[Left]:
@@ -164,7 +167,7 @@ class Pair:
         net = self.network
         with torch.no_grad():
             for name, each in net.named_buffers():
-                _local(each).copy_(self.start[name].reshape(_local(each).shape))
+                own_words(each).copy_(self.start[name].reshape(own_words(each).shape))
         hooks = list[Any]()
         if looked:
             hooks = [
@@ -179,20 +182,20 @@ class Pair:
             for hook in hooks:
                 hook.remove()
         names, tensors = _given(given, net._shown, self._left())
-        wholes = [_whole(each) for each in tensors]
+        wholes = [whole_words(each) for each in tensors]
         made.outputs = _detached(zip(names, wholes, strict=True))
-        made.state = {n: _whole(each).clone() for n, each in net.named_buffers()}
+        made.state = {n: whole_words(each).clone() for n, each in net.named_buffers()}
         loss = weighted(wholes) if self.gradients else None
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
         if self._checkpoints():
-            made.later = {n: _whole(b).clone() for n, b in net.named_buffers()}
+            made.later = {n: whole_words(b).clone() for n, b in net.named_buffers()}
         found = [
             *net.named_parameters(),
             *zip(self.arguments.names, leaves, strict=True),
         ]
         made.gradients = {
-            name: None if each.grad is None else _whole(each.grad).detach().clone()
+            name: None if each.grad is None else whole_words(each.grad).detach().clone()
             for name, each in found
             if each.requires_grad
         }
@@ -266,7 +269,7 @@ def shaken(
         for each in model.parameters():
             each.mul_(1 + noise * torch.randn_like(each.detach()))
     return model, [
-        each * (1 + noise * torch.randn_like(each)) if _is_real(each) else each
+        each * (1 + noise * torch.randn_like(each)) if is_trainable(each) else each
         for each in inputs
     ]
 
@@ -291,7 +294,7 @@ def weighted(outputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def leaves_of(inputs: Sequence[torch.Tensor], gradients: bool) -> list[torch.Tensor]:
     """Inputs that keep their gradients."""
     return [
-        each.detach().clone().requires_grad_(gradients and _is_real(each))
+        each.detach().clone().requires_grad_(gradients and is_trainable(each))
         for each in inputs
     ]
 
@@ -299,10 +302,6 @@ def leaves_of(inputs: Sequence[torch.Tensor], gradients: bool) -> list[torch.Ten
 def _used(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Inputs that a model may change in place."""
     return [each.clone() for each in leaves]
-
-
-def _is_real(values: torch.Tensor) -> bool:
-    return values.is_floating_point() or values.is_complex()
 
 
 def _hook(name: str, made: Pass) -> Any:
@@ -314,15 +313,3 @@ def _hook(name: str, made: Pass) -> Any:
 
 def _detached(pairs: Any) -> Values:
     return {name: each.detach().clone() for name, each in pairs}
-
-
-def _whole(values: torch.Tensor) -> torch.Tensor:
-    """A tensor that one process has as a whole, also where it is partitioned."""
-    if isinstance(values, PartitionedTensor):
-        whole: torch.Tensor = values.full_tensor()
-        return whole
-    return values
-
-
-def _local(values: torch.Tensor) -> torch.Tensor:
-    return values._local if isinstance(values, PartitionedTensor) else values

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.model.templates import device_of
+from synth.runtime.rules.rule import is_trainable
+from synth.runtime.tensor.partitioned import PartitionedTensor, whole_words
 from synth.runtime.tracing.inputs import Arguments, Spec
 from synth.runtime.tracing.unsupported import plain_copies
 
@@ -53,10 +55,7 @@ def with_values(
 
     All ranks call this; first: whether this is the one that is given a copy.
     """
-    buffers = {
-        name: each.full_tensor() if isinstance(each, PartitionedTensor) else each
-        for name, each in network.named_buffers()
-    }
+    buffers = {name: whole_words(each) for name, each in network.named_buffers()}
     if not first:
         return template
     made = copy.deepcopy(template).to_empty(device=device)
@@ -79,8 +78,9 @@ def as_real(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _vary(values: torch.Tensor) -> None:
-    real = values.is_floating_point() or values.is_complex()
-    if not real or not values.numel() or bool((values != values.flatten()[0]).any()):
+    if not is_trainable(values) or not values.numel():
+        return
+    if bool((values != values.flatten()[0]).any()):
         return
     if values.numel() > 1:
         values.add_(torch.randn_like(values), alpha=SPREAD)
@@ -98,7 +98,7 @@ def tried(
 
     examples: of the user, in the extents of `arguments`. dtype: of what is real.
     """
-    here = next((each.device for each in model.parameters()), torch.device("cpu"))
+    here = device_of(model)
     rows = [
         each.num_embeddings
         for each in model.modules()
@@ -141,7 +141,7 @@ def _tells(example: torch.Tensor, spec: Spec) -> bool:
     """Whether an example has values that were meant: finite ones that differ."""
     if spec.dtype is None or example.is_meta or not example.numel():
         return False
-    real = example.is_floating_point() or example.is_complex()
+    real = is_trainable(example)
     if real and not bool(torch.isfinite(example).all()):
         return False
     if real and float(example.abs().max()) > 1e4:  # memory that nobody has written

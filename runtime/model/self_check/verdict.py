@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from synth.runtime.grid.log import first_line
 from synth.runtime.model.self_check.compare import (
     Difference,
     coarsest,
@@ -41,7 +42,7 @@ def verdict(pair: Pair, mode: str) -> Verdict:
     try:
         witness, ours = pair.of_model(drawn)
     except Exception as error:  # as a change in place of what a gradient needs
-        why = f"the model fails in it by itself: {_first_line(error)}"
+        why = f"the model fails in it by itself: {first_line(error)}"
         return Verdict(left_out=f"{mode} is left out, as {why}")
     rounding = coarsest(pair.graph)
     limit = tolerance(rounding)
@@ -92,9 +93,5 @@ def _failure(pair: Pair, error: Exception, mode: str) -> str:
             each.remove()
     nodes = {node.name: node for node in pair.graph.nodes}
     call = f"{place_of_node(nodes[latest[-1]])}" if latest else "the backward pass"
-    what = _first_line(error)
+    what = first_line(error)
     return f"{call} fails on ranks, though not in one process, in {mode}: {what}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.self_check.forced_draws import Drawn
 from synth.runtime.model.self_check.twins import Place, Twins
+from synth.runtime.model.templates import device_of
 from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.modes import DROPOUTS as DROPS
 from synth.runtime.tracing.recorded import function_name, is_one_call, tensors_in
@@ -37,8 +38,7 @@ class Witness(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.twins, self.drawn, self.look = twins, drawn, look
-        here = next((each.device for each in model.parameters()), torch.device("cpu"))
-        self.device = here
+        self.device = device_of(model)
         self.path: list[str] = []
         self.depth = 0  # modules that run as one call, or as parts of it
         self.place = Place("", "", "")  # of the outermost of them

@@ -20,7 +20,7 @@ from synth.runtime.tensor.operations.reductions import (
     reduced_dims,
     wide,
 )
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedTensor, own_words
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -107,11 +107,7 @@ def _reduce_together(
 def non_finite(func: Any, args: Any, kwargs: Any) -> None:
     """GradScaler's unscaling: an overflow on one rank is one in all replicas."""
     gradients, found, inverse = args
-    func(
-        [g._local if isinstance(g, PartitionedTensor) else g for g in gradients],
-        found,
-        inverse,
-    )
+    func([*map(own_words, gradients)], found, inverse)
     for places in _by_ranks(gradients):
         gradients[places[0]]._partition.all_reduce(found, dist.ReduceOp.MAX, True)
 

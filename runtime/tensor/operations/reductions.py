@@ -19,6 +19,7 @@ from synth.runtime.comm.layout import even
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import shape, volume, within
 from synth.runtime.rules.local_forms import regrouped, whole_along
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.rules.scans import cut_scan, scanned_dtype
 from synth.runtime.tensor.operations.operands import (
     NoParts,
@@ -31,7 +32,7 @@ from synth.runtime.tensor.operations.operands import (
     wrap,
 )
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedTensor, own_words
 
 SMALL = 2**14  # words of a result that every rank gets whole
 
@@ -100,7 +101,7 @@ def total(func: Any, args: Any, kwargs: Any) -> Any:
             func(given._local, *args[1:], **kwargs), partition.without(dims, keep)
         )
     dtype = kwargs.get("dtype") or (
-        torch.int64 if not _floats(given) and not mean else given.dtype
+        torch.int64 if not is_trainable(given) and not mean else given.dtype
     )
     add = wide(dtype)
     keep = keeps_dims(func, args, kwargs)
@@ -114,10 +115,6 @@ def total(func: Any, args: Any, kwargs: Any) -> Any:
     own = counted_words(given._local, partition, 0)
     partial = own.sum(dims, keepdim=keep, dtype=add)
     return _added(partial, partition.without(dims, keep), count, dtype)
-
-
-def _floats(values: torch.Tensor) -> bool:
-    return values.is_floating_point() or values.is_complex()
 
 
 def _added(
@@ -160,7 +157,7 @@ def extremum(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _gathered(func: Any, given: torch.Tensor, partition: Partition) -> torch.Tensor:
     """The reductions of the ranks' own parts in one vector, without empty parts."""
-    local = given._local if isinstance(given, PartitionedTensor) else given
+    local = own_words(given)
     plain = getattr(torch, func._schema.name.partition("::")[2])
     name = func._schema.name
     if name == "aten::prod":

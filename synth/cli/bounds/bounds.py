@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put
 from synth.base.errors import UsageError
-from synth.cli.arguments import add_balance, json_text
-from synth.cli.output import wants_progress
+from synth.cli.arguments import add_balance
+from synth.cli.output import json_text, wants_progress
 from synth.cli.parser import declare
 from synth.cli.tables import add_forms, write_table
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from synth.base.errors import UsageError
 from synth.base.file_kinds import kind_of, refuse_other_file
-from synth.cli.arguments import json_text, text_or_nothing
-from synth.cli.output import show
+from synth.cli.arguments import text_or_nothing
+from synth.cli.output import json_text, show
 from synth.cli.parser import declare
 
 

@@ -7,8 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from synth.cli.arguments import json_text
-from synth.cli.output import show
+from synth.cli.output import json_text, show
 from synth.cli.parser import declare
 
 

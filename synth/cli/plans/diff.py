@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from synth.base.atomic_write import put
-from synth.cli.arguments import json_text
-from synth.cli.output import show
+from synth.cli.output import tell
 from synth.cli.parser import declare
 
 
@@ -32,9 +30,5 @@ def run(args: argparse.Namespace) -> int:
     """Prints the comparison. Raises `InputError` for a file that is no plan, `UsageError` for two kinds."""
     from synth.analysis.plan_diff import diff
 
-    found = diff(args.one, args.other)
-    if args.json:
-        put(json_text(found.to_json()), args.output)
-    else:
-        show(str(found), args.output)
+    tell(args, diff(args.one, args.other), args.output)
     return 0

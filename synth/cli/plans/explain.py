@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from synth.base.atomic_write import put
-from synth.cli.arguments import json_text
-from synth.cli.output import show
+from synth.cli.output import tell
 from synth.cli.parser import declare
 
 
@@ -33,9 +31,5 @@ def run(args: argparse.Namespace) -> int:
     """Prints the explanation. Raises `InputError` for a file that is no plan, or that was edited."""
     from synth.analysis.explanation import explain
 
-    found = explain(args.plan)
-    if args.json:
-        put(json_text(found.to_json()), args.output)
-    else:
-        show(str(found), args.output)
+    tell(args, explain(args.plan), args.output)
     return 0

@@ -7,8 +7,8 @@ from typing import Any
 
 from synth.base.atomic_write import put
 from synth.base.errors import UsageError
-from synth.cli.arguments import add_recompute, add_request, json_text, plan_of
-from synth.cli.output import show
+from synth.cli.arguments import add_recompute, add_request, plan_of
+from synth.cli.output import json_text, show
 from synth.cli.parser import declare
 from synth.planning.request import STAGES
 

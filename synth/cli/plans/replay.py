@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from synth.base.atomic_write import put, staged
-from synth.cli.arguments import add_balance, add_recompute, json_text
-from synth.cli.output import show
+from synth.base.atomic_write import staged
+from synth.cli.arguments import add_balance, add_recompute
+from synth.cli.output import tell
 from synth.cli.parser import declare
 from synth.planning.request import PlanRequest
 
@@ -58,12 +58,10 @@ def run(args: argparse.Namespace) -> int:
     from synth.prediction.replay import replay
 
     made = replay(network_plan_of(args))
-    text = json_text(made.to_json()) if args.json else f"{made}\n"
-    write = put if args.json else show
     with ExitStack() as files:  # all outputs, or none
         for path, content in _files(args, made):
             files.enter_context(staged(path, content.encode()))
-        write(text, None)
+        tell(args, made)
     return 0
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
-from synth.cli.arguments import add_request, json_text, plan_of
-from synth.cli.output import note
+from synth.cli.arguments import add_request, plan_of
+from synth.cli.output import note, tell
 from synth.cli.parser import declare
 
 MOST_RANKS = 512  # that `synth run` starts on this machine
@@ -59,5 +58,5 @@ def run(args: argparse.Namespace) -> int:
     outcome = launch.run(
         plan, timeout=args.timeout, repetitions=args.bench, tune=args.tune, device=args.device
     )
-    sys.stdout.write(json_text(outcome.to_json()) if args.json else f"{outcome}\n")
+    tell(args, outcome)
     return 0

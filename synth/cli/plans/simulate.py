@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from synth.cli.arguments import add_request, json_text, plan_of
-from synth.cli.output import show
+from synth.cli.arguments import add_request, plan_of
+from synth.cli.output import tell
 from synth.cli.parser import declare
 
 
@@ -30,9 +29,5 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_of(args)
     from synth.simulation.simulate import simulated
 
-    outcome = simulated(plan, values=not args.count)
-    if args.json:
-        sys.stdout.write(json_text(outcome.to_json()))
-    else:
-        show(f"{outcome}\n")
+    tell(args, simulated(plan, values=not args.count))
     return 0

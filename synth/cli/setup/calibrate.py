@@ -11,7 +11,7 @@ from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.base.units import whole
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, parse
-from synth.cli.arguments import json_text
+from synth.cli.output import json_text
 from synth.cli.parser import declare
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
-from synth.cli.arguments import json_text
+from synth.cli.output import json_text
 from synth.cli.parser import declare
 from synth.cli.setup.import_ import extents_of, own_stdout
 

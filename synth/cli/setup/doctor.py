@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from synth.cli.arguments import json_text
+from synth.cli.output import tell
 from synth.cli.parser import declare
 
 
@@ -21,5 +20,5 @@ def run(args: argparse.Namespace) -> int:
     from synth.launch.doctor import examine
 
     found = examine()
-    sys.stdout.write(json_text(found.to_json()) if args.json else f"{found}\n")
+    tell(args, found)
     return 0 if found.well else 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from synth.base.errors import UsageError
 from synth.base.extras import require
-from synth.cli.arguments import json_text
+from synth.cli.output import json_text
 from synth.cli.parser import declare
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from synth.cli.arguments import json_text
+from synth.cli.output import json_text
 from synth.cli.parser import declare
 
 FILES = ("layer", "network", "machine", "plan", "network-plan")

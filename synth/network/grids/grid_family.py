@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.base.array_kinds import kinds_of
-from synth.layer.axes import AXES, PerAxis
+from synth.layer.axes import AXES
 from synth.layer.nest import Nest
 from synth.search.grids import Space, work_cap
 
@@ -200,8 +200,3 @@ def _single_intervals(nest: Nest, rows: Array) -> Array:
     g, c, k = (rows[:, AXES.index(axis)] for axis in ("g", "c", "k"))
     found: Array = (g == n.g) | ((c == 1) & (k == 1)) | (n.c == n.k == 1)
     return found
-
-
-def largest_block(nest: Nest, grid: PerAxis) -> PerAxis:
-    """W: the largest block, per axis."""
-    return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))

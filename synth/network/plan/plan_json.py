@@ -7,7 +7,6 @@ all other edits.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from synth.base.arithmetic import same_number
 from synth.base.errors import InputError, UsageError, said_of
 from synth.base.file_kinds import refuse_other_file
-from synth.base.user_files import json_of
+from synth.base.user_files import digest_of, json_of
 from synth.layer.axes import TENSORS
 from synth.network.plan.plan_entry import (
     MAX_NUMBER,
@@ -91,12 +90,6 @@ def margins_read(data: Mapping[str, Any]) -> dict[str, tuple[int, int, int]] | N
     if data.get("margins") is None:
         return None
     return {each["name"]: tuple(each["rows"]) for each in data["margins"]["tensors"] if each["covered"]}
-
-
-def digest_of(data: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits of a plan's data, so that an edit is noticed that no check can see."""
-    kept = {key: value for key, value in data.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def layer_rows(plan: NetworkPlan) -> list[dict[str, Any]]:

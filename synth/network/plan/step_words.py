@@ -10,6 +10,7 @@ from synth.layer.axes import LACKS, TENSORS
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import slice_words
+from synth.runtime.grid.rules.shared_rounds import all_reduced
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
 
@@ -28,8 +29,8 @@ def moved_words(plan: NetworkPlan) -> int:
     for name, kind, placed, tiling, whole in rows:
         words = words_by_tensor(kind, placed, tiling, plan, whole, name in covered)
         moved += sum(words.values())
-        sharing = placed.grid.of(LACKS["Ker"])
-        moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0
+        if whole:
+            moved += all_reduced(slice_words(kind.nest, placed.grid), placed.grid.of(LACKS["Ker"]))
     return moved
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from synth.layer.axes import AXES, PerAxis
 from synth.machine.rank_groups import distinct_orders
 from synth.network.grids.box_rows import distinct
-from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, PlacedGrid
@@ -217,8 +217,8 @@ class GridCandidates:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""
         fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in axes}
         grids = all_grids(Space(self.nest, self.request.procs, fixed, False), self.request.procs)
-        least = min(largest_block(self.nest, grid).size for grid in grids)
-        found = [g for g in grids if largest_block(self.nest, g).size <= least]
+        least = min(self.nest.extents.blocks(grid).size for grid in grids)
+        found = [g for g in grids if self.nest.extents.blocks(g).size <= least]
         if self.timed is not None:
             self.timed.add(placed for grid in found for placed in self.ordered(grid))
         self.grids.append({g: self.cost(self.placements(g)[0]) for g in found})

@@ -16,7 +16,6 @@ import numpy as np
 
 from synth.layer.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.network.grids.grid_family import largest_block
 from synth.network.grids.grid_table import GridTable, parts_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import GridDistributions, OwnedBoxes, PlacedGrid
@@ -157,7 +156,7 @@ class CountedGrids:
         """The same of a grid that is not of the family, whose words have no bound."""
         if not all(self.may_turn(axis, getattr(grid, axis)) for axis in turned):
             return False
-        return self.of_turned[turned][grid].load <= largest_block(self.nest, grid).size
+        return self.of_turned[turned][grid].load <= self.nest.extents.blocks(grid).size
 
     def kin(self, turned: Turned) -> tuple[object, ...]:
         """What classes whose words are counted together have in common."""

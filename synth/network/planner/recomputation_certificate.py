@@ -7,7 +7,6 @@ tensor. `check` computes what these prove anew, in fractions; docs/bounds.md has
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -25,13 +24,13 @@ from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.plan.recomputation import positions_of, reading_of, recomputing_assumptions, tensors_of
 from synth.network.planner.family_certificate import problem_of, require_about, whole_number
 from synth.network.planner.planner import plan_network
+from synth.network.planner.surface_certificate import lowest_terms
 from synth.network.request import NetworkRequest
 
 SCHEMA = "synth.recomputation-certificate/1"
 FIELDS = {"schema", "claim", "network", "procs", "tensors", "words", "digest"}
 TENSOR = {"name", "channels", "positions", "most", "split", "given", "layer", "reads", "sources", "price"}
 MOST_TENSORS = 4096
-FRACTION = re.compile(r"(0|[1-9]\d{0,39})(/[1-9]\d{0,39})?")
 _whole = partial(whole_number, most=2**62)
 
 
@@ -135,7 +134,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
         known[tensor.name] = tensor
     sources = {each["name"]: tuple(each["sources"]) for each in data["tensors"]}
     _check_tree(known, sources)
-    prices = {each["name"]: _fraction(each["price"]) for each in data["tensors"]}
+    prices = {each["name"]: lowest_terms(each["price"]) for each in data["tensors"]}
     proved = math.floor(proved_words(list(known.values()), procs, sources, prices))
     must(words <= proved, f"{words} words follow; {proved} do")
     must(data["claim"] == claim(data), "the claim is what is proved")
@@ -156,7 +155,7 @@ def _tensor(data: Mapping[str, Any], known: Mapping[str, Tensor], procs: int) ->
         _whole(data["positions"], 1),
     )
     must(type(name) is str and name not in known, "every tensor has a name of its own")
-    most = _fraction(data["most"])
+    most = lowest_terms(data["most"])
     must(positions <= most * procs and most <= positions, f"the processes can complete {name}")
     must(type(data["split"]) is type(data["given"]) is bool, f"sums of {name} are split or not")
     reads = {each["source"]: _reading(each, name, positions) for each in data["reads"]}
@@ -175,7 +174,7 @@ def _tensor(data: Mapping[str, Any], known: Mapping[str, Tensor], procs: int) ->
 
 def _reading(data: Mapping[str, Any], name: str, positions: int) -> Reading:
     if data.keys() == {"source", "ratio"}:
-        ratio = _fraction(data["ratio"])
+        ratio = lowest_terms(data["ratio"])
         must(ratio > 0, f"{name} reads a part of {data['source']}")
         return Proportion(positions, ratio)
     must(data.keys() == {"source", "windows"}, f"what {name} reads has the fields of this version")
@@ -221,9 +220,3 @@ def _check_tree(known: Mapping[str, Tensor], sources: Mapping[str, Sequence[str]
         must(height[name] <= TALLEST, f"a path of a tree has at most {TALLEST} tensors")
         must(set(names) <= known[name].reads.keys(), f"{name} reads its sources")
         must(not known[name].split or len(names) <= 1, f"{name}, whose sums are split, has one source")
-
-
-def _fraction(text: object) -> Fraction:
-    if not isinstance(text, str) or not FRACTION.fullmatch(text) or str(Fraction(text)) != text:
-        raise ValueError(f"{str(text)[:40]!r} is not a fraction p/q from 0 in lowest terms")
-    return Fraction(text)

@@ -17,7 +17,7 @@ from synth.network.grids.layer_class import LayerClass
 from synth.network.plan.universal import given, passes_between_layers
 
 WORK = "in any process at most the multiply-adds of each layer that the certificate has"
-FRACTION = re.compile(r"[1-9]\d{0,39}(/[1-9]\d{0,39})?")
+FRACTION = re.compile(r"(0|[1-9]\d{0,39})(/[1-9]\d{0,39})?")
 MOST_WORK = 2**200
 
 
@@ -92,10 +92,13 @@ def _cut(data: Mapping[str, Any] | None) -> Cut | None:
         return None
     must(data.keys() == set(Cut._fields), "a cut has the fields of this version")
     must(type(data["turned"]) is type(data["squares"]) is bool, "a cut is turned or not, squares or lines")
-    return Cut(data["turned"], data["squares"], _fraction(data["side"]), _fraction(data["weight"]))
+    cut = Cut(data["turned"], data["squares"], lowest_terms(data["side"]), lowest_terms(data["weight"]))
+    must(min(cut.side, cut.weight) > 0, "the side and the weight of a cut are above 0")
+    return cut
 
 
-def _fraction(text: object) -> Fraction:
+def lowest_terms(text: object) -> Fraction:
+    """A fraction from 0 that is written in lowest terms. Raises `ValueError` for any other value."""
     if not isinstance(text, str) or not FRACTION.fullmatch(text) or str(Fraction(text)) != text:
-        raise ValueError(f"{str(text)[:40]!r} is not a fraction p/q above 0 in lowest terms")
+        raise ValueError(f"{str(text)[:40]!r} is not a fraction p/q from 0 in lowest terms")
     return Fraction(text)

@@ -14,6 +14,7 @@ from typing import Any
 from synth.base.errors import UsageError
 from synth.base.similar_names import nearest
 from synth.parallel.front_end.trace_model import trace_model
+from synth.runtime.grid.log import first_line
 
 
 def import_model(factory: str, shape: Sequence[int]) -> str:
@@ -91,4 +92,4 @@ def _first_line(error: BaseException) -> str:
     """The first line of an error, or its name."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error)

@@ -6,10 +6,10 @@ padded strip lies, so that no rank receives a constant.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from synth.parallel.front_end.padding import constants_around
-from synth.parallel.front_end.rewrite import is_fixed, redirect_users
+from synth.parallel.front_end.rewrite import is_fixed_function, redirect_users, turned_by
 
 if TYPE_CHECKING:
     from torch import fx
@@ -20,12 +20,12 @@ Pairs = list[tuple[int, int]]  # constants before and behind the rows of each di
 
 
 def pad_last(graph: fx.Graph, operators: Operators) -> None:
-    """Replace a flip or a transposition of a padded value by the same of the value, padded."""
+    """Replace a flip or a permutation of a padded value by the same of the value, padded."""
     import torch
     from torch.nn import functional
 
     for node in list(graph.nodes):
-        order = _order_of(node)
+        order = turned_by(node, operators)
         source = node.all_input_nodes[0] if order else None
         found = None if source is None else _constants(source, operators)
         if order is None or source is None or found is None or len(source.users) > 1:
@@ -47,31 +47,9 @@ def pad_last(graph: fx.Graph, operators: Operators) -> None:
         graph.erase_node(source)
 
 
-def _order_of(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The dimensions that a flip mirrors, and the order of those of a transposition; None for other calls."""
-    import torch
-
-    if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
-        return None
-    value: Any = node.meta["value"]
-    args: tuple[Any, ...] = node.args[1:]
-    count = value.dim()
-    if node.kwargs or len(node.all_input_nodes) != 1:
-        return None
-    dims = [*range(count)]
-    if node.target in (torch.flip, torch.Tensor.flip):
-        given = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-        return tuple(dim % count for dim in given), tuple(dims)
-    if node.target in (torch.transpose, torch.Tensor.transpose) and len(args) == 2:
-        one, other = (int(each) % count for each in args)
-        dims[one], dims[other] = other, one
-        return (), tuple(dims)
-    return None
-
-
 def _constants(node: fx.Node, operators: Operators) -> tuple[Pairs, float] | None:
     """The constants that a call puts around one value, and which; None for any other call."""
-    if node.op != "call_function" or not is_fixed(node) or node.meta.get("expression"):
+    if not is_fixed_function(node):
         return None
     form = operators.form(node, "reindex")
     pairs = [] if form is None or form.dims is not None else [*map(constants_around, form.maps)]

@@ -187,6 +187,27 @@ def is_fixed(node: fx.Node) -> bool:
     return not {"only", "arguments", "passes"} & node.meta.keys()
 
 
+def is_fixed_function(node: fx.Node) -> bool:
+    """Whether a call of a function depends on the input, the same way in both modes of the model."""
+    return node.op == "call_function" and not node.meta.get("expression") and is_fixed(node)
+
+
+def turned_by(node: fx.Node, operators: Operators) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The dimensions that a flip mirrors, and the order of those of a permutation; None for other calls."""
+    import torch
+
+    if not is_fixed_function(node) or len(node.all_input_nodes) != 1:
+        return None
+    call = operators.call(node)
+    kind, dims = operators.operator(call).kind, tuple(range(len(call.out)))
+    if kind == "permute":
+        return (), call.order()
+    if kind != "reindex" or node.target not in (torch.flip, torch.Tensor.flip):
+        return None
+    maps = operators.form(node, "reindex").maps
+    return tuple(dim for dim in dims if not maps[dim].plain), dims
+
+
 def _copied(graph: fx.Graph, node: fx.Node, before: fx.Node, source: fx.Node) -> fx.Node:
     """A copy of a call that reads another value."""
     made = graph.node_copy(node, lambda each: source if each is before else each)

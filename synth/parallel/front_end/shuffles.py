@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.parallel.front_end.mapped_loops import LoopWriter, uniform
-from synth.parallel.front_end.rewrite import is_fixed, redirect_users
+from synth.parallel.front_end.rewrite import is_fixed, redirect_users, turned_by
 
 if TYPE_CHECKING:
     from torch import fx
@@ -110,10 +110,7 @@ def _write(graph: fx.Graph, operators: Operators, node: fx.Node, source: fx.Node
 
 def _exchanges_frames(node: fx.Node, operators: Operators) -> bool:
     """Whether a call does nothing but to exchange the frames and channels of a film."""
-    if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
-        return False
-    call = operators.call(node)
-    return operators.operator(call).kind == "permute" and tuple(call.order()) == FRAMES
+    return turned_by(node, operators) == ((), FRAMES)
 
 
 def _moved(node: fx.Node, operators: Operators) -> Moved | None:

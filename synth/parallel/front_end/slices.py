@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.front_end.rewrite import is_fixed, joined_dim, redirect_users
+from synth.parallel.front_end.rewrite import (
+    is_fixed,
+    is_fixed_function,
+    joined_dim,
+    redirect_users,
+    turned_by,
+)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -73,9 +79,7 @@ def slice_first(graph: fx.Graph, operators: Operators) -> None:
 
 def rows_of_slice(node: fx.Node, operators: Operators) -> Rows | None:
     """The rows that a call takes of one tensor along one dimension; None for any other call."""
-    if node.op != "call_function" or node.meta.get("expression") or not is_fixed(node):
-        return None
-    if len(node.all_input_nodes) != 1:
+    if not is_fixed_function(node) or len(node.all_input_nodes) != 1:
         return None
     form = operators.form(node, "reindex")
     if form is None or form.dims is not None:
@@ -133,21 +137,14 @@ def _moved(
     graph: fx.Graph, node: fx.Node, source: fx.Node, rows: Rows, operators: Operators
 ) -> tuple[fx.Node, list[fx.Node]] | None:
     """A slice of a mirrored or permuted value from a slice of it; None for another source."""
-    import torch
-
-    if source.op != "call_function" or len(source.all_input_nodes) != 1:
+    turned = turned_by(source, operators)
+    if turned is None:
         return None
-    (dim, first, count), (before,) = rows, source.all_input_nodes
-    call = operators.call(source)
-    kind = operators.operator(call).kind
-    if kind == "permute":
-        read = (call.order()[dim], first, count)
-    elif source.target in (torch.flip, torch.Tensor.flip) and kind == "reindex":
-        back = operators.form(source, "reindex").maps[dim].rows
-        read = (dim, min(back[first], back[first + count - 1]), count)
-    else:
-        return None
-    part = _slice(graph, before, read, node)
+    (mirrored, order), (dim, first, count) = turned, rows
+    (before,) = source.all_input_nodes
+    if dim in mirrored:
+        first = before.meta["value"].shape[dim] - first - count
+    part = _slice(graph, before, (order[dim], first, count), node)
     made = graph.node_copy(source, lambda each: part if each is before else each)
     made.meta = {**node.meta, "several": object()}
     return made, [part]

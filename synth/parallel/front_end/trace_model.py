@@ -93,7 +93,9 @@ def model_device(model: nn.Module, given: str | None = None) -> torch.device:
     """Where a model computes: `given`, else the device of the first parameter, or the CPU."""
     import torch
 
-    here = next((values.device for values in model.parameters()), torch.device("cpu"))
+    from synth.runtime.model.templates import device_of
+
+    here = device_of(model)
     return torch.device(given) if given and here.type == "meta" else here
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from synth.base.errors import CheckError, UsageError
 from synth.parallel.first_rank import from_first
-from synth.parallel.self_check.comparison import Comparison, first_line
+from synth.parallel.self_check.comparison import Comparison
 from synth.parallel.self_check.report import Checked
-from synth.runtime.grid.log import LOG
+from synth.runtime.grid.log import LOG, first_line
 
 if TYPE_CHECKING:
     from torch import nn

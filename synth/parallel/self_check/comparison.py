@@ -16,6 +16,7 @@ from synth.parallel.front_end.trace_model import TracedModel, trace_model
 from synth.parallel.recipe import NetworkRecipe, PreparedModel
 from synth.parallel.self_check.extents import same_calls, smaller, words
 from synth.parallel.self_check.report import Checked
+from synth.runtime.grid.log import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -306,8 +307,3 @@ def _started() -> Deadline:
     from synth.runtime.model.self_check.deadline import Deadline
 
     return Deadline()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error, or its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

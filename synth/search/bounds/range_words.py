@@ -161,7 +161,7 @@ class Reloads:
 
     def sizes(self, least: PerAxis, most: PerAxis) -> dict[Fine, int]:
         """Words of the largest slice of each tensor at least, with the finest tiles along some indices."""
-        block = PerAxis(*[-(-n // parts) for n, parts in zip(self.nest.extents, most, strict=True)])
+        block = self.nest.extents.blocks(most)
         length = {"c": block.c, "k": block.k}
         taps = {"In": 1, "Ker": self.nest.taps, "Out": 1}
         sizes: dict[Fine, int] = {}
@@ -188,7 +188,7 @@ class _Again:
     ) -> None:
         self.reloads, self.step, self.again, self.limit = reloads, step, again, limit
         self.sizes = reloads.sizes(least, most)
-        block = PerAxis(*[-(-n // parts) for n, parts in zip(reloads.nest.extents, least, strict=True)])
+        block = reloads.nest.extents.blocks(least)
         self.trips = {"x": block.x, "c": block.c, "k": block.k}  # the most tiles
         self.shared = tuple([least.of(LACKS[tensor]) > 1 for tensor in TENSORS])
         self._of_passes: dict[tuple[int, int, tuple[Tensor, ...], frozenset[Tensor]], int | None] = {}

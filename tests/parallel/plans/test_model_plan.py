@@ -14,9 +14,10 @@ from torch import nn
 
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
+from synth.base.user_files import digest_of
 from synth.codegen import module
 from synth.layer.layer import Layer
-from synth.network.plan.plan_json import digest_of, to_json
+from synth.network.plan.plan_json import to_json
 from synth.network.reductions import Reduction
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.given_plan import plans_of_model

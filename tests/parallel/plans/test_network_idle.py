@@ -13,7 +13,7 @@ from synth.layer.nest import Nest
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.user_rows import windows_with_gaps
 from synth.network.file import load_network
-from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
 from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
@@ -66,7 +66,7 @@ def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
     for nest in nests("vgg16")[:8]:
         space = Space(nest, procs, {}, False)
         cap = work_cap(space.least_work or 1, balance)
-        wanted = {g for g in all_grids(space, procs) if largest_block(nest, g).size <= cap}
+        wanted = {g for g in all_grids(space, procs) if nest.extents.blocks(g).size <= cap}
         found = grids_of(family(nest, procs, balance))
         assert len(found) == len(set(found))
         if nest.extents.g == 1:

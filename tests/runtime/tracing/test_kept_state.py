@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from synth.runtime.tracing.left_values import tensors_within
+from synth.runtime.tracing.facts import tensors_within
 from synth.runtime.tracing.trace import traced
 
 SEEN: dict[str, int] = {"n": 0}
