@@ -29,7 +29,6 @@ from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import Factor, best_layout, product, wanted
 from synth.runtime.rules.reductions import reduction
 from synth.runtime.rules.rule import Rule, needed
-from synth.runtime.rules.scans import scan_rule
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -74,8 +73,7 @@ def choose_step(
     if operator.kind == "mapped":
         return mapped_step(call, inputs, count, hold)
     if operator.kind == "scan":
-        name, dim, scanned, _ = operator.form
-        cut = scan_rule(name, dim, source, scanned, count)
+        cut = operator.form.rule(source, count)
         if cut is not None:
             return Pulled(cut, count)
     if operator.kind == "prelu":

@@ -2,7 +2,8 @@
 
 Every rank scans its own rows. What all rows before them give is one state, a word for
 each line along the dimension: the exclusive prefix of the last rows of the ranks before
-(`prefix_exchange`). It is joined to the own rows. So words do not depend on the extent.
+(`prefix_exchange`). It is joined to the own rows. So words do not depend on the extent. Indices of extrema are
+carried with the extrema: the state is an extremum and the index of its row.
 
 Let P be the prefix that a rank gets, T its own last row, and P' = f(P, T) what it adds
 up to. With G the gradient of P', that of P is the own one plus ∂f/∂P · G, and that of T
@@ -12,12 +13,13 @@ is ∂f/∂T · G. The backward pass is a scan of such affine maps in the other 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.exchanges import Exchange, times
+from synth.runtime.comm.exchanges import Exchange, none, times
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.prefix_exchange import (
@@ -29,7 +31,7 @@ from synth.runtime.comm.prefix_exchange import (
     own_line,
     words_received,
 )
-from synth.runtime.comm.redistribute import Count
+from synth.runtime.comm.redistribute import Count, in_memory
 from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.rules.rule import Operand, Rule, is_trainable
@@ -45,13 +47,14 @@ class ScanKind(NamedTuple):
 
     scan: of torch, called with a tensor and a dimension. combine: earlier, later.
     start: the state before all rows. slopes: from P and T the derivatives of f by P and
-    by T; None for 1.
+    by T; None for 1. later: of an extremum, whether T is f(P, T), and not P.
     """
 
     scan: Callable[..., torch.Tensor]
     combine: Two
     start: Callable[[torch.dtype], float]
     slopes: Slopes
+    later: Two | None = None
 
 
 def _added_exponents(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -69,10 +72,14 @@ def _exponent_slopes(
 
 
 def _largest(dtype: torch.dtype) -> float:
+    if dtype == torch.bool:
+        return True
     return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
 def _smallest(dtype: torch.dtype) -> float:
+    if dtype == torch.bool:
+        return False
     return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
@@ -96,7 +103,7 @@ def _extremum(greater: bool) -> ScanKind:
         call = torch.cummax if greater else torch.cummin
         return call(values, dim).values
 
-    return ScanKind(scan, combine, _smallest if greater else _largest, slopes)
+    return ScanKind(scan, combine, _smallest if greater else _largest, slopes, later)
 
 
 SCANS: dict[str, ScanKind] = {
@@ -181,6 +188,51 @@ class CutScan(NamedTuple):
         return torch.zeros_like(own) if found is None else found[0]
 
 
+class CutIndices(NamedTuple):
+    """Which row is the extremum of all rows so far. scan: of the extrema themselves.
+
+    The state of a rank is the extremum of its rows and the index of that row, both as
+    whole numbers of 64 bits.
+    """
+
+    scan: CutScan
+
+    def __call__(self, shard: torch.Tensor, count: Count) -> torch.Tensor:
+        """The own rows of the indices, which have no gradient."""
+        dim, layout, line = self.scan.dim, self.scan.layout, self.scan.line
+        call = torch.cummax if self.scan.name == "cummax" else torch.cummin
+        extrema, rows = call(shard.detach(), dim)
+        rows = rows + layout.mine[dim][0]
+        if len(line) < 2:
+            return rows
+        wide = torch.float64 if shard.is_floating_point() else torch.int64
+        extrema = extrema.to(wide)
+        last = [each.narrow(dim, each.shape[dim] - 1, 1) for each in (extrema, rows)]
+        state = [in_memory(last[0]).view(torch.int64), last[1]]
+        combine = partial(self._combined, dtype=wide)
+        found = exclusive_prefix(state, line, combine, layout.ranks, count)
+        if found is None:
+            return rows
+        before, first = found
+        return torch.where(self._later(before.view(wide), extrema), rows, first)
+
+    def _later(self, before: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        later = SCANS[self.scan.name].later
+        assert later is not None
+        return later(before, own)
+
+    def _combined(self, earlier: State, later: State, dtype: torch.dtype) -> State:
+        values = earlier[0].view(dtype), later[0].view(dtype)
+        wins = self._later(*values)
+        pairs = zip(earlier, later, strict=True)
+        return [torch.where(wins, own, before) for before, own in pairs]
+
+    def exchanges(self) -> list[Exchange]:
+        """An extremum and an index of every line of rows; nothing comes back."""
+        there, _ = self.scan.exchanges()[0][:2]
+        return [Exchange(times(2, there), none(self.scan.layout))]
+
+
 def _added(one: State, other: State) -> State:
     return [one[0] + other[0]]
 
@@ -222,6 +274,19 @@ def scan_rule(
             return scan(shard, dtype, count)
 
     return Rule(source, (Operand(source, source),), run, scan)
+
+
+def index_rule(name: str, dim: int, source: Layout, count: Count) -> Rule | None:
+    """The rule of the indices of an extremum; None as for `cut_scan`."""
+    scan = cut_scan(name, dim, source)
+    if scan is None:
+        return None
+    indices = CutIndices(scan)
+
+    def run(shard: torch.Tensor) -> torch.Tensor:
+        return indices(shard, count)
+
+    return Rule(source, (Operand(source, source),), run, indices)
 
 
 class _Carried(torch.autograd.Function):

@@ -96,7 +96,7 @@ class Hard(nn.Module):
         (1, 2, 0, 3, 1, 2, 0.5, 0, 2, 1, 1, 1),
         (*[-torch.inf] * 5, 1, 2, 3, -torch.inf, 1, 2, 3),
         (1, 2, 2, 1, 2, 2, 3, 3, 3, 1, 3, 3),
-        (1, 2, 2, 1, 2, torch.nan, 3, 3, 3, 1, 3, 3),
+        (1, 2, 2, 1, 2, torch.nan, 3, 3, 3, 1, torch.nan, 3),
         (1, 2, 2, 1, 2, torch.inf, 3, 3, 3, 1, 3, 3),
     )
 
@@ -109,7 +109,9 @@ class Hard(nn.Module):
         one, two, three, four, five = self.conv(x).chunk(5, 1)
         extrema = torch.cummax(three, -1).values, torch.cummin(four, -1).values
         made = one.cumprod(-1), torch.logcumsumexp(two, -1), *extrema, five.cumsum(-1)
-        return torch.nan_to_num(torch.cat(made, 1), 7.0, 8.0, 9.0)
+        given = three, four, three.to(torch.int64), three > 1, two
+        rows = [each for one in given for call in (torch.cummax, torch.cummin) for each in call(one, -1)]
+        return torch.nan_to_num(torch.cat([*made, *rows], 1), 7.0, 8.0, 9.0)
 
 
 class Summed(nn.Module):
@@ -310,6 +312,7 @@ BETWEEN: dict[str, Callable[[int], Any]] = {
     "logcumsumexp": lambda _: lambda x: torch.logcumsumexp(x, -1),
     "cummax": lambda _: lambda x: torch.cummax(x, 2).values,
     "cummin": lambda _: lambda x: x.cummin(dim=2)[0],
+    "indices": lambda _: lambda x: x + torch.cummax(x, 2).indices,
     "from the end": lambda _: lambda x: x.flip(-1).cumsum(-1).flip(-1),
     "causal": lambda _: CausalConv(),
     "cropped": lambda _: CroppedConv(),

@@ -15,7 +15,7 @@ import synth
 from synth.runtime.layers.steps.gathered_step import GatheredStep
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.model.network import Network
-from synth.runtime.rules.scans import CutScan
+from synth.runtime.rules.scans import CutIndices, CutScan
 
 Measured = dict[str, Any]
 
@@ -60,7 +60,7 @@ def hard_values() -> Measured:
         (found[-1] * torch.arange(1.0, 13).double()).sum().backward()
     grads = [torch.nan_to_num(each.grad) for each in given]
     rules = [step.rule for step in net.program.steps.values() if isinstance(step, Pulled)]
-    scans = sum(isinstance(rule.combined, CutScan) for rule in rules)
+    scans = sum(isinstance(rule.combined, CutScan | CutIndices) for rule in rules)
     return {"values": apart(*found), "gradients": apart(*grads), "scans": scans}
 
 

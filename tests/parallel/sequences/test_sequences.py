@@ -53,7 +53,7 @@ def test_models_whose_positions_are_cut_are_those_of_one_process(
 @pytest.mark.ranks
 def test_scans_of_zeros_equal_rows_and_what_is_no_number(ranks: RankPool) -> None:
     for found in ranks.call("hard_values"):
-        assert found["scans"] == 5
+        assert found["scans"] == 25
         assert max(found["values"], found["gradients"]) < 1e-12
 
 
@@ -121,6 +121,13 @@ def test_chunks_move_their_states_and_not_the_decays_between_them(length: int, p
     chunks, heads, width, states = length // 16 + 1, 2, 4, 4
     most = max(plan.words.forward)
     assert most <= chunks * heads * (width * states + 1) + 64 * procs
+
+
+def test_indices_of_extrema_carry_an_extremum_and_its_row() -> None:
+    """Both where a scan of the extrema carries one word; indices have no gradient."""
+    plan = synth.plan_model(Between(BETWEEN["indices"](1 << 16)), (1, 3, 1 << 16), 4, axes="w")
+    there, back = plan.words.calls["cummax_1"]
+    assert (list(there), set(back)) == ([2 * 8 * in_turn(place, 4) for place in range(4)], {0})
 
 
 def test_a_scan_lies_as_its_input_in_plans_and_files() -> None:
