@@ -2,8 +2,8 @@
 
 Every rank scans its own rows. What all rows before them give is one state, a word for
 each line along the dimension: the exclusive prefix of the last rows of the ranks before
-(`prefix_exchange`). It is joined to the own rows. So words do not depend on the extent. Indices of extrema are
-carried with the extrema: the state is an extremum and the index of its row.
+(`prefix_exchange`). It is joined to the own rows. So words do not depend on the extent.
+For the indices of extrema the state is an extremum and the index of its row.
 
 Let P be the prefix that a rank gets, T its own last row, and P' = f(P, T) what it adds
 up to. With G the gradient of P', that of P is the own one plus ∂f/∂P · G, and that of T
