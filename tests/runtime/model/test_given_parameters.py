@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import weakref
 
 import pytest
 import torch
@@ -33,6 +33,7 @@ def test_a_parameter_where_one_of_a_freed_model_was_is_another() -> None:
     for _ in range(100):
         model = nn.Linear(40, 40, bias=False)
         look_for_uses(trained, model)
+        freed = weakref.ref(model.weight)
         del model
-        gc.collect()
+        assert freed() is None
         require_gradients(list(nn.Linear(40, 40, bias=False).parameters()), "SGD", "use others")
