@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -9,6 +11,17 @@ import torch
 from synth.runtime.tracing.recorded import function_name, tensors_in
 from synth.runtime.tracing.slice_writes import is_added_in_place, with_slices
 from synth.runtime.tracing.unsupported import in_user_code
+
+# functions that change running statistics, which torch does not count: the places of
+# these and of the mode among their arguments
+STATISTICS: Mapping[Any, tuple[int, int, int]] = MappingProxyType(
+    {
+        torch.nn.functional.batch_norm: (1, 2, 5),
+        torch.batch_norm: (3, 4, 5),
+        torch.native_batch_norm: (3, 4, 5),
+    }
+)
+NAMES = "running_mean", "running_var", "training"
 
 
 class Changes:
@@ -71,6 +84,14 @@ class Changes:
             self.refuse(values, func)
         self._check_gradient(values, func)
 
+    def check_statistics(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Refuse running statistics that are no buffers, which a function changes."""
+        places = zip(NAMES, STATISTICS.get(func, ()), strict=False)
+        given = [args[n] if n < len(args) else kwargs.get(w) for w, n in places]
+        for values in given[:2] if any(given[2:]) else ():
+            if values is not None and id(values) not in self.recorder.stored:
+                self.refuse(values, func)
+
     def _check_gradient(self, values: torch.Tensor, func: Any) -> None:
         """Refuse a change that autograd does not see: the gradient passes it by."""
         node, _ = self.recorder.nodes.get(id(values), (None, 0))
@@ -102,10 +123,14 @@ class Changes:
         what = self.recorder.stored.get(id(values)) or trained
         what = what or f"a tensor of {tuple(values.shape)}"
         remedy = "compute a new tensor, as by torch.where or torch.cat"
+        if trained:
+            remedy = "compute with a new tensor, or change it between calls"
         if function_name(func) == "copy":
             remedy = f"assign to a slice, as x[a:b] = y, or {remedy}"
         if values.untyped_storage()._cdata in self.recorder.buffers:
             remedy = "give the whole buffer its new values, as by copy_"
+        if func in STATISTICS or func is torch.nn.functional.instance_norm:
+            remedy = "give it whole buffers of the model as running statistics"
         raise ValueError(
             f"forward changes {what} in place by {function_name(func)}{how}, which the"
             f" ranks would not do; {remedy}{in_user_code()}"

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.associative import record_associative_scans
+from synth.runtime.tracing.at_rest import AtRest
 from synth.runtime.tracing.attention import masks_as_given
 from synth.runtime.tracing.changes import Changes
 from synth.runtime.tracing.composed import composed
@@ -34,7 +35,6 @@ from synth.runtime.tracing.outputs import Structure, beside
 from synth.runtime.tracing.recorded import (
     by_mode,
     function_name,
-    is_one_call,
     mapped,
     node_name,
     picked,
@@ -126,6 +126,7 @@ class Recorder(TorchFunctionMode):
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
         self.modes = {name: each.training for name, each in model.named_modules()}
+        self.rest = AtRest(model)
         hooks = []
         for name, module in model.named_modules():
             enter = partial(self._enter, name)
@@ -267,6 +268,7 @@ class Recorder(TorchFunctionMode):
         changed = [values for values, version in pairs if values._version != version]
         if computed and self.updates.take(func, nodes, changed, results):
             return result
+        self.changes.check_statistics(func, args, kwargs)
         for values in changed:
             self.changes.check(values, func, results, computed)
             if id(values) in self.stands_for:  # which alone has changed
@@ -400,7 +402,7 @@ class Recorder(TorchFunctionMode):
             )
         if self.depth:
             self.depth += 1
-        elif is_one_call(module, args, kwargs) and any(
+        elif self.rest.is_one_call(module, args, kwargs) and any(
             self.computed(each) for each in tensors_in((args, kwargs))
         ):
             with torch._C.DisableTorchFunction():

@@ -15,9 +15,10 @@ from torch.overrides import TorchFunctionMode
 from synth.runtime.model.self_check.forced_draws import Drawn
 from synth.runtime.model.self_check.twins import Place, Twins
 from synth.runtime.model.templates import device_of
+from synth.runtime.tracing.at_rest import AtRest
 from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.modes import DROPOUTS as DROPS
-from synth.runtime.tracing.recorded import function_name, is_one_call, tensors_in
+from synth.runtime.tracing.recorded import function_name, tensors_in
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 
 DROPOUTS = {*DROPS, "alpha_dropout", "feature_alpha_dropout", "feature_dropout"}
@@ -61,6 +62,7 @@ class Witness(TorchFunctionMode):
                 each.remove()
 
     def _run(self, model: nn.Module, args: Any, kwargs: Any, hooks: list[Any]) -> Any:
+        self.rest = AtRest(model)
         for name, module in model.named_modules():
             enter, leave = partial(self._enter, name), partial(self._leave, name)
             hooks += [
@@ -151,7 +153,7 @@ class Witness(TorchFunctionMode):
         self.path.append(name)
         if self.depth:
             self.depth += 1
-        elif is_one_call(module, args, kwargs) and any(
+        elif self.rest.is_one_call(module, args, kwargs) and any(
             id(each) in self.computed for each in tensors_in((args, kwargs))
         ):
             with torch._C.DisableTorchFunction():

@@ -215,6 +215,21 @@ def hooks(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def keeps_statistics_in_parts(self: Any, x: torch.Tensor) -> torch.Tensor:
+    mean, spread = self.mean[0, 0], self.mean[1, 1]
+    return nn.functional.batch_norm(x, mean, spread, training=True)
+
+
+def keeps_statistics_in_copies(self: Any, x: torch.Tensor) -> torch.Tensor:
+    mean, spread = self.norm.running_mean.clone(), self.norm.running_var.clone()
+    x = torch.batch_norm(x, None, None, mean, spread, True, 0.1, 1e-5, False)
+    return x - mean[:, None, None]
+
+
+def keeps_statistics_of_samples(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.instance_norm(x, self.mean[0, 0], self.mean[1, 1])
+
+
 CASES: list[tuple[nn.Module, str]] = [
     (hooked(0, "register_forward_hook"), "the module 0 has a forward hook, which the ranks would not run;"),
     (hooked(2, "register_forward_pre_hook"), "the module 2 has a forward pre-hook, which"),
@@ -250,7 +265,15 @@ CASES: list[tuple[nn.Module, str]] = [
     ),
     (Does(follows), "forward updates mean by lerp of values that have gradients, so that it would keep the"),
     (Does(follows_anew), "forward updates mean by copy of values that have gradients, so that it would keep"),
-    (Does(doubles_a_view), "forward changes scale in place by mul, which the ranks would not do; compute"),
+    (Does(doubles_a_view), "scale in place by mul, which the ranks would not do; compute with a new tensor, or"),
+    *(
+        (Does(what), f"a tensor of (8,) in place by {name}, which the ranks would not do; give it whole")
+        for what, name in (
+            (keeps_statistics_in_parts, "batch_norm"),
+            (keeps_statistics_in_copies, "batch_norm"),
+            (keeps_statistics_of_samples, "instance_norm"),
+        )
+    ),
     (Does(mixes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
     (
         Does(lambda self, x: self.scale.exp()),

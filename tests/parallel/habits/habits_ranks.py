@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import habits_of_classes  # noqa: F401
+import habits_of_layers  # noqa: F401
 import habits_of_losses  # noqa: F401
 import habits_of_models  # noqa: F401
 import habits_of_weights  # noqa: F401
@@ -51,6 +52,7 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "named_parameters() of the model's own",
     ),
     *("tied weights of an encoder and a decoder", "lists and dicts of parameters and modules"),
+    *("weights that are computed, by functional_call", "another momentum and eps for a call"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError
 

@@ -610,3 +610,23 @@ def test_a_method_that_the_model_lacks(method: str) -> None:
         synth.UsageError, match=f"Coder has no method {method}; name one that its class defines"
     ):
         synth.check(Coder(), (4, 3, 8, 8), method=method)
+
+
+def test_layers_that_forward_changes_for_a_call_are_compared_as_their_functions() -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norm(self.conv(x))
+            weights = {name: 2 * values for name, values in self.conv.named_parameters()}
+            x = torch.func.functional_call(self.conv, weights, (x,))
+            self.norm.eps = 0.5
+            x = self.norm(x)
+            self.norm.eps = 1e-5
+            return x
+
+    found = synth.check(Changing(), (4, 4, 8, 8))
+    assert found.done and not found.notes, found
+    assert found.calls >= 4
