@@ -265,7 +265,7 @@ CASES: list[tuple[nn.Module, str]] = [
     ),
     (Does(follows), "forward updates mean by lerp of values that have gradients, so that it would keep the"),
     (Does(follows_anew), "forward updates mean by copy of values that have gradients, so that it would keep"),
-    (Does(doubles_a_view), "scale in place by mul, which the ranks would not do; compute with a new tensor, or"),
+    (Does(doubles_a_view), "scale in place by mul, which the ranks would not do; compute with a new tensor,"),
     *(
         (Does(what), f"a tensor of (8,) in place by {name}, which the ranks would not do; give it whole")
         for what, name in (
