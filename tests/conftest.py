@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from processes import SESSION, Processes, end_marked, new_mark
 
 settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=15)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("ci, all", derandomize=True, deadline=None)
 # `make mutants`: whether a test fails is all that counts, so failing cases are not made smaller
 settings.register_profile(

@@ -14,7 +14,7 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
-from synth.runtime.operators.local_calls import RESHAPES
+from synth.runtime.operators.one_tensor import RESHAPES
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.local_forms import reshape_groups
 from synth.runtime.rules.position_blocks import (

@@ -24,14 +24,17 @@ from synth.runtime.operators.functional import (
     INSTANCE_NORMS,
     TRANSPOSED,
 )
-from synth.runtime.operators.local_calls import RESHAPES, local_form
-from synth.runtime.operators.moved_rows import as_autocast, moved_rows
-from synth.runtime.operators.products import product_of
-from synth.runtime.operators.recurrent import recurrent_of
-from synth.runtime.operators.reductions import reduction_of
-from synth.runtime.operators.scans import scan_of
-from synth.runtime.operators.shuffles import shuffle_of
-from synth.runtime.operators.windows import windows_of
+from synth.runtime.operators.one_tensor import (
+    RESHAPES,
+    as_autocast,
+    local_form,
+    moved_rows,
+    reduction_of,
+    scan_of,
+    shuffle_of,
+    windows_of,
+)
+from synth.runtime.operators.products import product_of, recurrent_of
 from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.rules.local_forms import flattened, within_boxes
 from synth.runtime.rules.mapped_rows import MappedRows
@@ -165,8 +168,9 @@ class Operators:
             return GATHERED  # has other arguments in evaluation
         if call.module is not None and not call.takes_input_alone:
             return GATHERED
+        one = len(call.inputs) == 1 and not call.parameters
         for kind, recognise in RECOGNISERS.items():
-            form = recognise(call)
+            form = recognise(call) if one or kind in OF_SEVERAL else None
             if form is not None:
                 return form if kind is None else Operator(kind, call.module, form)
         return GATHERED
@@ -190,6 +194,7 @@ RECOGNISERS: dict[Kind | None, Callable[[Call], Any]] = {
     "windows": windows_of,
     "product": product_of,
 }
+OF_SEVERAL: tuple[Kind | None, ...] = (None, "product")  # others are of one tensor
 
 
 def _of_function(call: Call) -> Operator:

@@ -22,11 +22,11 @@ from synth.runtime.tracing.facts import (
     Fact,
     Facts,
     Outside,
+    Place,
     Places,
     differences,
 )
 from synth.runtime.tracing.inputs import CONSTANTS
-from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.switches import Switches, read_by_users
 
 Names = set[Place]

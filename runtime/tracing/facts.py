@@ -72,6 +72,7 @@ class Fact(NamedTuple):
 
 
 Facts = dict[Fact, Any]
+Place = tuple[str, str]  # (module, attribute)
 Deep = Callable[[str, str], bool]
 
 

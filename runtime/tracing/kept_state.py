@@ -24,8 +24,8 @@ from synth.runtime.tracing.counted import Comparisons
 from synth.runtime.tracing.facts import (
     OUTSIDE,
     Description,
+    Place,
 )
-from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.modes import difference
 from synth.runtime.tracing.recorder import KeptTensor
 from synth.runtime.tracing.surroundings import Kept

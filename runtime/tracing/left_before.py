@@ -18,12 +18,12 @@ from synth.runtime.tracing.expressions import behind
 from synth.runtime.tracing.facts import (
     OUTSIDE,
     Description,
+    Place,
     Places,
     tensors_within,
 )
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.kept_state import require_no_numbers
-from synth.runtime.tracing.left_values import Place
 from synth.runtime.tracing.recorder import KeptTensor, Recorder
 from synth.runtime.tracing.surroundings import Kept
 from synth.runtime.tracing.trace import recorded

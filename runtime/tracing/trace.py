@@ -30,7 +30,7 @@ from synth.runtime.tracing.kept_state import (
     require_not_read,
 )
 from synth.runtime.tracing.left_calls import give_left
-from synth.runtime.tracing.left_parts import LeftParts
+from synth.runtime.tracing.left_values import LeftParts
 from synth.runtime.tracing.modes import difference, joined_modes
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.surroundings import (

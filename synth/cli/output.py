@@ -1,6 +1,7 @@
 """Where a command writes: results on stdout or in a file, notes on stderr.
 
-`--quiet` leaves out notes and progress, `--verbose` tells more; errors are always told.
+`--quiet` leaves out notes and progress, `--verbose` tells more; errors are always told. A progress bar is
+on stderr if that is a terminal.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from synth.base.atomic_write import put
@@ -70,3 +73,17 @@ def detail(args: argparse.Namespace, text: str) -> None:
 def wants_progress(args: argparse.Namespace) -> bool:
     """Whether progress is shown: on a terminal, or with `--verbose`; never with `--quiet`."""
     return not args.quiet and (args.verbose or sys.stderr.isatty())
+
+
+@contextmanager
+def bar(what: str, total: int, least: int = 1) -> Iterator[Callable[[], None]]:
+    """Yields a function to call after each of `total` steps; draws on a terminal, from `least` steps on."""
+    if total < least or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)

@@ -19,8 +19,7 @@ from synth.network.graph import Node
 from synth.network.grids.grid_family import family
 from synth.network.grids.grid_table import grids_of
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.grids.whole_weights import KER, slice_words
+from synth.network.grids.owned_boxes import KER, OwnedBoxes, PlacedGrid, slice_words
 from synth.network.margins.walk import Rows
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_entry import LayerRow

@@ -77,7 +77,7 @@ def test_brute_force_comes_close() -> None:
         )
 
 
-@settings(derandomize=True, deadline=None, max_examples=tried(10, 25))
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(nests_without_halo(), st.integers(1, 3000), st.floats(1.2, 1e4))
 @example(matmul(1024, 1024, 1024), 64, 1000.0)
 def test_equals_the_geometric_program_without_halo(nest: Nest, procs: int, scale: float) -> None:

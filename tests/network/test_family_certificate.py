@@ -64,7 +64,7 @@ def alone() -> ModuleType:
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("procs", [3, pytest.param(4, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(2)
 def test_two_checkers_accept_it_and_it_is_near_the_plan(
     name: str, procs: int, mode: str, alone: ModuleType
 ) -> None:
@@ -84,8 +84,7 @@ def test_no_choice_is_cheaper() -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
 def test_volumes_on_sixteen_processes(mode: str, alone: ModuleType) -> None:
     """The bound is the cost: no plan of the family receives fewer words."""
     network = load_network(ROOT / "examples/networks/cosmoflow.yaml")

@@ -22,7 +22,7 @@ from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import _NetworkPlanner
 from synth.network.request import NetworkRequest
 from synth.network.solve import Table
-from synth.network.step_time.least import box_sizes, least_moved
+from synth.network.step_time.choice import box_sizes, least_moved
 
 POOLED = """
 network: pooled

@@ -17,7 +17,7 @@ from synth.cli.main import main
 from synth.layer.axes import PerAxis
 from synth.machine.file import load_machine
 from synth.network.file import parse_network
-from synth.network.grids.whole_weights import KER
+from synth.network.grids.owned_boxes import KER
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.plan.report import report

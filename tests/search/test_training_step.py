@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import pytest
 from cases import CASES
-from effort import tried
 from hypothesis import given, settings
 from hypothesis_problems import distributions, small_nests, training_steps
 
@@ -57,7 +56,7 @@ def test_pass_templates_save_and_reuse_the_same_tensors(sequence: Passes, kept: 
 
 
 @given(training_steps())
-@settings(max_examples=tried(20, 60))
+@settings(max_examples=60)
 def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedule, ...]) -> None:
     """For every pass and every set of saved tensors; `verify` checks all words of all ranks."""
     footprints = Footprints(schedules[0].distribution)

@@ -19,7 +19,6 @@ from synth.runtime.tensor.operations import (
     norms,
     pointwise,
     reductions,
-    reshape,
     sampling,
     views,
 )
@@ -59,7 +58,6 @@ RULES: dict[str, Rule] = {
     **norms.RULES,
     **losses.RULES,
     **views.RULES,
-    **reshape.RULES,
     **sampling.RULES,
 }
 
@@ -205,7 +203,7 @@ def _mark_views(func: Any, args: Any, kwargs: Any, made: Any) -> None:
             each.copied(given.is_copy or MOVED)
         if not same:
             call = func, args, kwargs
-            each.view_of = Viewed(given.changes[0], call, place, rule is reshape.view)
+            each.view_of = Viewed(given.changes[0], call, place, rule is views.view)
 
 
 def _refuse_copies(func: Any, changed: Any) -> None:

@@ -92,7 +92,7 @@ def study(args: argparse.Namespace) -> Study:
 
         picture_format(args.plot)  # before the work, which may take long
     from synth.analysis.lower_bounds import lower_bounds
-    from synth.cli.progress import bar
+    from synth.cli.output import bar
 
     return lower_bounds(
         args.layer,

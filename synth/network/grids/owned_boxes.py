@@ -4,6 +4,7 @@
 thousands of pairs of grids. `redistribution` intersects them.
 
 Dimensions of a box: b, channel (all groups, flat), d, h, w, in the user's coordinates.
+`slice_words` counts weights of which a rank holds all that its grid reads.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from synth.layer.passes import WRITES, Passes, gathers
 from synth.network.grids.box_rows import BoxRows, distinct
 from synth.network.grids.row_bank import Cut, RowBank
 from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
 from synth.schedule.ownership import Array, Ownership
 
 MAX_EXACT_RANKS = 1 << 15  # up to this many, maxima are taken over all ranks; above, over a fixed sample
 SAMPLE = 8190
+KER: frozenset[Tensor] = frozenset({"Ker"})
 
 
 @cache
@@ -156,3 +159,8 @@ def row_numbers(
         cuts: dict[Axis, Cut] = {axis: (parts, steps[axis]) for axis, parts in parts_of if parts > 1}
         some.append((cuts, each.grid.size, owner.shard_cuts[tensor]))
     return bank.numbers(nest, tensor, some)
+
+
+def slice_words(nest: Nest, grid: PerAxis) -> int:
+    """Words of the largest slice of Ker."""
+    return Footprints(Distribution(nest, grid, resident=KER)).shards["Ker"]

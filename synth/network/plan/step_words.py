@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from synth.layer.axes import LACKS, TENSORS
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.grids.whole_weights import slice_words
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, slice_words
 from synth.runtime.grid.rules.shared_rounds import all_reduced
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received

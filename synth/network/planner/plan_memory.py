@@ -13,8 +13,7 @@ from synth.base.errors import InfeasibleError
 from synth.layer.axes import Axis, PerAxis
 from synth.network.graph import Node
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.grids.whole_weights import slice_words
+from synth.network.grids.owned_boxes import PlacedGrid, slice_words
 from synth.network.planner.options import LayerOption
 from synth.network.planner.resident_weights import (
     WeightChoice,

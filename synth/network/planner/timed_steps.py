@@ -17,15 +17,13 @@ from synth.network.forest import LazyTable, least_sum
 from synth.network.graph import Edge, Network
 from synth.network.grids.box_rows import Array
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import PlacedGrid
-from synth.network.grids.whole_weights import slice_words
+from synth.network.grids.owned_boxes import PlacedGrid, slice_words
 from synth.network.planner.candidates import GridCandidates
 from synth.network.request import NetworkRequest
 from synth.network.solve import Pairs, Progress, Solution, Table
 from synth.network.step_time.between import Between, between
-from synth.network.step_time.choice import TimedStep, cheapest, timed
+from synth.network.step_time.choice import Sizes, TimedStep, box_sizes, cheapest, least_moved, timed
 from synth.network.step_time.layer_times import LayerTimes, Seconds
-from synth.network.step_time.least import Sizes, box_sizes, least_moved
 from synth.network.step_time.step import LayerSeconds, StepSeconds, least_seconds
 
 Price = Callable[[Seconds, int, bool], Table]

@@ -26,7 +26,7 @@ def saved_tensor(call: Call) -> str:
 
 def division(call: Call, kind: str) -> Divided:
     """How ranks divide a call of some kind for which the planner has no layout."""
-    from synth.runtime.operators.local_calls import RESHAPES
+    from synth.runtime.operators.one_tensor import RESHAPES
 
     same = math.prod(call.out) == math.prod(call.shapes[0])
     if kind in ("flatten", "permute") or (call.word in RESHAPES and same):

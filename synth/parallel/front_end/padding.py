@@ -1,7 +1,12 @@
-"""Rewrites the padding of convolutions in a graph: zeros become part of the layer, other rows move before it.
+"""Rewrites padding in a graph: that of convolutions, and constants around what is turned.
 
-A convolution with other zeros before than after, as `torch.nn.functional.pad` makes them before it, is one
-layer of the planner. Circular, reflected and replicated rows are a call of their own, which moves rows.
+Zeros become part of a convolution, other rows move before it. A convolution with other zeros before than
+after, as `torch.nn.functional.pad` makes them before it, is one layer of the planner. Circular, reflected and
+replicated rows are a call of their own, which moves rows.
+
+Padding by constants comes last: what is turned and moved has none. A strip that is padded to a whole face,
+turned, and added to a face moves as a strip. The sum says where the padded strip lies, so that no rank
+receives a constant.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.front_end.rewrite import redirect
+from synth.parallel.front_end.rewrite import is_fixed_function, redirect, redirect_users, turned_by
 from synth.parallel.front_end.torch_layers import layer_of
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 Zeros = tuple[tuple[int, int], ...]
 MODES = ("circular", "reflect", "replicate")
+Pairs = list[tuple[int, int]]  # constants before and behind the rows of each dimension
 
 
 def move_padding(graph: fx.Graph, operators: Operators) -> None:
@@ -111,3 +117,43 @@ def _planned(module: Any, shape: tuple[int, ...], zeros: Zeros) -> bool:
     twin = copy.copy(module)
     twin.zeros = zeros
     return layer_of("layer", twin, shape) is not None
+
+
+def pad_last(graph: fx.Graph, operators: Operators) -> None:
+    """Replace a flip or a permutation of a padded value by the same of the value, padded."""
+    import torch
+    from torch.nn import functional
+
+    for node in list(graph.nodes):
+        order = turned_by(node, operators)
+        source = node.all_input_nodes[0] if order else None
+        found = None if source is None else _constants(source, operators)
+        if order is None or source is None or found is None or len(source.users) > 1:
+            continue
+        pairs, more = found
+        (before,) = source.all_input_nodes
+        mirrored, dims = order
+        moved = [pairs[dim][::-1] if dim in mirrored else pairs[dim] for dim in dims]
+        with graph.inserting_before(node):
+            made = graph.node_copy(node, lambda each: before if each is source else each)  # noqa: B023
+            value = before.meta["value"]
+            made.meta = {**node.meta, "several": object()}
+            made.meta["value"] = torch.flip(value, mirrored) if mirrored else value.permute(dims)
+            flat = [size for pair in reversed(moved) for size in pair]
+            padded = graph.call_function(functional.pad, (made, flat, "constant", more))
+        padded.meta = {**node.meta, "several": object()}
+        redirect_users(node, padded)
+        graph.erase_node(node)
+        graph.erase_node(source)
+
+
+def _constants(node: fx.Node, operators: Operators) -> tuple[Pairs, float] | None:
+    """The constants that a call puts around one value, and which; None for any other call."""
+    if not is_fixed_function(node):
+        return None
+    form = operators.form(node, "reindex")
+    pairs = [] if form is None or form.dims is not None else [*map(constants_around, form.maps)]
+    known = [each for each in pairs if each is not None]
+    if len(known) < len(pairs) or not any(map(any, known)):
+        return None
+    return known, form.value

@@ -72,7 +72,7 @@ def shuffle_films(graph: fx.Graph, operators: Operators) -> None:
 
 def join_means(graph: fx.Graph, operators: Operators) -> None:
     """Replace means of channels that are viewed in groups by one call: `x.unflatten(1, (-1, 4)).mean(2)`."""
-    from synth.runtime.operators.local_calls import RESHAPES
+    from synth.runtime.operators.one_tensor import RESHAPES
     from synth.runtime.rules.shuffles import channel_mean
 
     for node in list(graph.nodes):
@@ -115,7 +115,7 @@ def _exchanges_frames(node: fx.Node, operators: Operators) -> bool:
 
 def _moved(node: fx.Node, operators: Operators) -> Moved | None:
     """The call of a reshape, or of a permutation with its order; None for any other."""
-    from synth.runtime.operators.local_calls import RESHAPES
+    from synth.runtime.operators.one_tensor import RESHAPES
 
     if node._erased or node.op != "call_function" or node.meta.get("expression"):
         return None

@@ -13,8 +13,7 @@ from synth.network.graph import Network
 from synth.network.write import network_text
 from synth.parallel.front_end.mapped_loops import map_loops
 from synth.parallel.front_end.network_reader import NetworkReader
-from synth.parallel.front_end.padding import move_padding
-from synth.parallel.front_end.pads import pad_last
+from synth.parallel.front_end.padding import move_padding, pad_last
 from synth.parallel.front_end.parts import compute_parts
 from synth.parallel.front_end.recurrences import roll_recurrences
 from synth.parallel.front_end.rewrite import (

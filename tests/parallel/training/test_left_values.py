@@ -22,7 +22,6 @@ def ranks(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
 
 @pytest.mark.parametrize("plan", ["data", "spatial"])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.one_in(3)
 def test_values_and_gradients_are_those_of_one_process(ranks: RankPool, name: str, plan: str) -> None:
     """Over two steps, with another shape, without gradients, in evaluation, and in a copy."""
     for found in ranks.call("trained", name, plan, {}):
@@ -33,14 +32,12 @@ def test_values_and_gradients_are_those_of_one_process(ranks: RankPool, name: st
         assert found["copied"]
 
 
-@pytest.mark.one_in(2)
 def test_values_are_whole_where_outputs_are(ranks: RankPool) -> None:
     for found in ranks.call("trained", "autoencoder", "spatial", {"outputs": "whole"}):
         assert found["error"] < 1e-12
         assert found["kinds"] == {"Tensor"}
 
 
-@pytest.mark.one_in(2)
 def test_values_that_nobody_reads_cost_what_their_sums_take(ranks: RankPool) -> None:
     """Features stay where they are; a mean takes a word of each sample. Plans count its gradient, too."""
     for found in ranks.call("unread", "features"):
@@ -48,14 +45,12 @@ def test_values_that_nobody_reads_cost_what_their_sums_take(ranks: RankPool) -> 
         assert found["plain"] <= found["received"] <= found["planned"] <= found["plain"] + 4 * 2 * ranks.size
 
 
-@pytest.mark.one_in(2)
 def test_a_value_of_one_mode_stays_in_the_other(ranks: RankPool) -> None:
     for found in ranks.call("modes"):
         assert found["mine"] == found["right"]
         assert found["calls"] == 1  # one plan for both modes
 
 
-@pytest.mark.one_in(2)
 def test_a_user_may_change_what_passes_write(ranks: RankPool) -> None:
     for found in ranks.call("changed"):
         assert found["error"] < 1e-12
@@ -63,7 +58,6 @@ def test_a_user_may_change_what_passes_write(ranks: RankPool) -> None:
         assert found["lengths"] == (2, 2, 3.0)
 
 
-@pytest.mark.one_in(2)
 def test_what_ranks_do_not_compute_is_refused_where_it_is_read(ranks: RankPool) -> None:
     for found in ranks.call("refused"):
         assert found["error"] < 1e-12
@@ -76,7 +70,6 @@ def test_what_ranks_do_not_compute_is_refused_where_it_is_read(ranks: RankPool) 
 @pytest.mark.parametrize(
     "kind", ["tensor", "none", "absent", "number", "weights", "dict", "new dict", "list"]
 )
-@pytest.mark.one_in(4)
 def test_a_call_that_reads_what_another_one_left_is_refused(ranks: RankPool, kind: str, first: str) -> None:
     """Before that it is as in one process, and once the user has set the attribute."""
     if (kind, first) == ("number", "evaluation"):
@@ -91,25 +84,21 @@ def test_a_call_that_reads_what_another_one_left_is_refused(ranks: RankPool, kin
 
 
 @pytest.mark.parametrize("kind", ["dict", "absent"])
-@pytest.mark.one_in(2)
 def test_a_mask_that_is_made_once_is_there_in_later_calls(ranks: RankPool, kind: str) -> None:
     assert max(ranks.call("cached", kind)) < 1e-12
 
 
-@pytest.mark.one_in(2)
 def test_compiled_steps_leave_values_and_compiled_code_refuses_them(ranks: RankPool) -> None:
     for found in ranks.call("compiled"):
         assert found["error"] < 1e-12
         assert found["said"].startswith("forward leaves second.aux_loss in an attribute")
 
 
-@pytest.mark.one_in(2)
 def test_the_self_check_compares_what_is_left(ranks: RankPool) -> None:
     for found in ranks.call("checked"):
         assert all("is as in one process" in said for said in found), found
 
 
-@pytest.mark.one_in(2)
 def test_the_self_check_leaves_out_a_mode_that_reads_what_the_other_left(ranks: RankPool) -> None:
     for said in ranks.call("left_out"):
         assert "is as in one process in 6 calls, in training" in said

@@ -57,7 +57,7 @@ def test_compiled_graphs_of_all_steps_have_no_chains(ranks: RankPool) -> None:
     assert max(ranks.call("together")) < 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_compiler_makes_the_same_choice_on_all_ranks(ranks: RankPool) -> None:
     results = ranks.call("with_a_compiler")
     for found in results:

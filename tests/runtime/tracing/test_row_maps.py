@@ -15,7 +15,7 @@ from torch.nn import functional
 from synth.runtime.grid.boxes import cut
 from synth.runtime.grid.row_maps import CONSTANT, RowMap, inside, owned_rows, padded_rows, rows_read
 from synth.runtime.operators.call import Call
-from synth.runtime.operators.moved_rows import MovedRows, moved_rows
+from synth.runtime.operators.one_tensor import MovedRows, moved_rows
 from synth.runtime.tracing.trace import traced
 
 MODES = ["constant", "circular", "reflect", "replicate"]
