@@ -6,6 +6,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import _foreach_supported_types as optimized
 from torch.utils._foreach_utils import _foreach_supported_types as listed
 
+from synth.runtime.comm.adjoint import with_adjoint
 from synth.runtime.comm.redistribute import in_memory
 from synth.runtime.tensor import checkpoint_items, dtensor
 from synth.runtime.tensor.partition import Partition
@@ -82,8 +84,13 @@ class PartitionedTensor(torch.Tensor):
     @classmethod
     def from_whole(cls, whole: torch.Tensor, partition: Partition) -> torch.Tensor:
         """A tensor from the whole, which is the same on all ranks. Differentiable."""
-        made: torch.Tensor = FromWhole.apply(whole, partition)  # type: ignore[no-untyped-call]
-        return made
+
+        def own(given: torch.Tensor) -> torch.Tensor:
+            partition.ranks.note(f"whole of {tuple(given.shape)}", given)
+            mine = partition.cut(given).clone(memory_format=torch.contiguous_format)
+            return PartitionedTensor(mine, partition)
+
+        return with_adjoint(whole, own, gathered_words)
 
     @classmethod
     def from_local(cls, local: torch.Tensor, partition: Partition) -> torch.Tensor:
@@ -103,8 +110,15 @@ class PartitionedTensor(torch.Tensor):
         every rank computes the same from it, and its gradient is taken once.
         """
         self._refresh()
-        whole: torch.Tensor = ToWhole.apply(self)  # type: ignore[no-untyped-call]
-        return whole
+        partition = self._partition
+
+        def whole(given: Any) -> torch.Tensor:
+            words, own = gathered_words(given), given._local
+            if words.untyped_storage()._cdata == own.untyped_storage()._cdata:
+                return words.clone()
+            return words.detach()  # which may be a view, and torch changes none of ours
+
+        return with_adjoint(self, whole, partial(_brought, partition))
 
     def to_local(self) -> torch.Tensor:
         """This rank's part, with the shape of its box. Differentiable: the gradient of
@@ -126,8 +140,12 @@ class PartitionedTensor(torch.Tensor):
                 f" {tuple(target.shape)}; give one of its own shape"
             )
         self._refresh()
-        moved: torch.Tensor = Move.apply(self, target)  # type: ignore[no-untyped-call]
-        return moved
+        source = self._partition
+
+        def moved(given: Any) -> torch.Tensor:
+            return PartitionedTensor(source.move(given._local, target), target)
+
+        return with_adjoint(self, moved, partial(_brought, source))
 
     def to_dtensor(self) -> DTensor:
         """The same words as a DTensor, without communication.
@@ -314,6 +332,19 @@ def compared(gradient: torch.Tensor, partition: Partition) -> torch.Tensor:
     return gradient
 
 
+def _brought(partition: Partition, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient of a tensor, with its partition."""
+    part = local_of(compared(gradient, partition), partition)
+    return PartitionedTensor(part, partition)
+
+
+def gathered_words(values: torch.Tensor) -> torch.Tensor:
+    """The whole tensor, outside of autograd; a plain tensor itself."""
+    if isinstance(values, PartitionedTensor):
+        return values._partition.gather(values._local)
+    return values
+
+
 def own_words(values: torch.Tensor) -> torch.Tensor:
     """The local part of a tensor, outside of autograd; a plain tensor itself."""
     return values._local if isinstance(values, PartitionedTensor) else values
@@ -386,63 +417,6 @@ class FromLocal(torch.autograd.Function):
             # what has saved the part, as an activation does, then sees the change
             torch.autograd.graph.increment_version(made._local)
         return local_of(gradient, ctx.partition), None, None
-
-
-class FromWhole(torch.autograd.Function):
-    """A tensor from the whole that all ranks have."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, partition: Partition) -> torch.Tensor:
-        """A copy of the own box of it."""
-        partition.ranks.note(f"whole of {tuple(whole.shape)}", whole)
-        own = partition.cut(whole).clone(memory_format=torch.contiguous_format)
-        return PartitionedTensor(own, partition)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The whole gradient, on all ranks."""
-        if isinstance(gradient, PartitionedTensor):
-            gradient = gradient._partition.gather(gradient._local)
-        return gradient, None
-
-
-class ToWhole(torch.autograd.Function):
-    """The whole on every rank, of which all ranks then compute the same."""
-
-    @staticmethod
-    def forward(ctx: Any, given: PartitionedTensor) -> torch.Tensor:
-        """All words."""
-        ctx.partition = given._partition
-        whole, own = given._partition.gather(given._local), given._local
-        if whole.untyped_storage()._cdata == own.untyped_storage()._cdata:
-            return whole.clone()
-        return whole.detach()  # which may be a view, and torch changes none of ours
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """The own part of the gradient, which is the same on all ranks."""
-        part = local_of(compared(gradient, ctx.partition), ctx.partition)
-        return PartitionedTensor(part, ctx.partition)
-
-
-class Move(torch.autograd.Function):
-    """The same words with another partition."""
-
-    @staticmethod
-    def forward(ctx: Any, given: PartitionedTensor, target: Partition) -> torch.Tensor:
-        """The own box of the target."""
-        ctx.source = given._partition
-        moved = given._partition.move(given._local, target)
-        return PartitionedTensor(moved, target)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradient with the partition of the source."""
-        part = local_of(compared(gradient, ctx.source), ctx.source)
-        return PartitionedTensor(part, ctx.source), None
 
 
 # On a GPU optimizers, and on all devices `clip_grad_norm_`, then take lists of tensors:

@@ -27,7 +27,7 @@ of the gradients has two passes, and a tensor that only one of them reads has we
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from synth.bounds.holder_brascamp_lieb import weighted_work
 from synth.bounds.universal import UniversalBound, words_bound
@@ -41,20 +41,9 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
 
     `most_work`: multiply-adds of the most loaded process in one pass, without those on padding.
     """
-    cap = min(most_work, max(1, nest.real_work))
-    mass = weighted_work(nest, 2 / 3)
-    piece = max(1, nest.real_work // nest.extents.g)
-    shards = _shards(nest, procs, moves(passes))
-    words, point, shared = 0.0, (0.0, 0.0, 0.0), reuse_intervals(passes)
-    for pass_ in passes:
-        weights = {t: 0.5 if t in shared and t != WRITES[pass_] else 1.0 for t in TENSORS}
-        out, inp, ker = (weights[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
-        scaled = mass * math.prod(weights.values()) ** (1 / 3)
-        each, _, x = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
-        words += each * (1 - 1e-12)
-        point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
-    kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
-    return UniversalBound(max(0.0, words - sum(shards)), 1, point, kappa, procs, cap, shards, "received")
+    shared = reuse_intervals(passes)
+    halves = [{t: 0.5 if t in shared and t != WRITES[each] else 1.0 for t in TENSORS} for each in passes]
+    return _bound(nest, procs, most_work, halves, moves(passes))
 
 
 def one_grid_bound(
@@ -64,17 +53,31 @@ def one_grid_bound(
 
     `most_work` as for `training_bound`. `kept`: the tensors whose slices a later pass reuses.
     """
+    times = moves(passes, kept)
+    return _bound(nest, procs, most_work, [times], times)
+
+
+def _bound(
+    nest: Nest,
+    procs: int,
+    most_work: int,
+    blocks: Sequence[Mapping[Tensor, float]],
+    times: Mapping[Tensor, int],
+) -> UniversalBound:
+    """The bound of the sum of some weighted blocks. blocks: the weights of each. times: see `_shards`."""
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    times = moves(passes, kept)
-    out, inp, ker = (times[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
-    scaled = mass * math.prod(times.values()) ** (1 / 3)
-    words, _, point = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
+    words, point = 0.0, (0.0, 0.0, 0.0)
+    for weights in blocks:
+        out, inp, ker = (weights[tensor] * nest.read_words[tensor] for tensor in ("Out", "In", "Ker"))
+        scaled = mass * math.prod(weights.values()) ** (1 / 3)
+        each, _, x = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
+        words += each * (1 - 1e-12)
+        point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
     shards = _shards(nest, procs, times)
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
-    least = max(0.0, words * (1 - 1e-12) - sum(shards))
-    return UniversalBound(least, 1, point, kappa, procs, cap, shards, "received")
+    return UniversalBound(max(0.0, words - sum(shards)), 1, point, kappa, procs, cap, shards, "received")
 
 
 def _shards(nest: Nest, procs: int, times: Mapping[Tensor, int]) -> tuple[float, float, float]:

@@ -7,7 +7,6 @@ import io
 import math
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 from synth.base.errors import InputError
 from synth.base.file_kinds import refuse_other_file
@@ -28,17 +27,6 @@ class LayerTimes:
     update: float
 
 
-class ComputeTimes(Protocol):
-    """A source of compute times that describes itself."""
-
-    @property
-    def description(self) -> str:
-        """Where the times come from, for the report."""
-
-    def times(self, node: Node, samples: int) -> LayerTimes:
-        """The times of a layer of a network; `samples` is the number of samples in the node's shapes."""
-
-
 @dataclass(frozen=True)
 class NominalRate:
     """Times from a machine's nominal rate: 2 operations per multiply-add, backward twice the forward.
@@ -56,7 +44,7 @@ class NominalRate:
         return f"compute times from the rate of {self.machine.name}, {rate:.4g} Tflop/s per rank"
 
     def times(self, node: Node, samples: int) -> LayerTimes:
-        """Seconds per sample, and per update."""
+        """The times of a layer of a network; `samples` is the number of samples in the node's shapes."""
         compute = self.machine.compute
         bandwidth = compute.bandwidth or math.inf
         assert node.layer is not None
@@ -80,6 +68,9 @@ class MeasuredTimes:
         """The row of the layer. A layer without weights and without a row takes no time."""
         del samples
         return self.table.get(node.name, LayerTimes(0.0, 0.0, 0.0))
+
+
+ComputeTimes = NominalRate | MeasuredTimes  # sources of compute times that describe themselves
 
 
 def load_profile(path: str | os.PathLike[str], network: Network) -> MeasuredTimes:

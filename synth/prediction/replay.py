@@ -182,28 +182,21 @@ def run(tasks: list[Task]) -> None:
         """Start every task at the head of a stream if its needs are met; returns whether one started."""
         started = False
         for (kind, stream), head in list(heads.items()):
-            if head is None or not all(done[n][kind] for n in tasks[head].needs):
+            alone = stream == "compute"
+            kinds = (kind,) if alone else (0, 1)
+            if head is None or not (alone or (kind == 0 and heads[1, stream] == head)):
                 continue
-            if stream == "compute":
-                _start(
-                    tasks[head],
-                    kind,
-                    max([free[kind, stream], *(tasks[n].end[kind] for n in tasks[head].needs)]),
-                )
-                heapq.heappush(events, (tasks[head].end[kind], head, kind))
-                free[kind, stream] = tasks[head].end[kind]
-                heads[kind, stream] = next(queues[kind, stream], None)
-                started = True
-            elif kind == 0 and heads[1, stream] == head and all(done[n][1] for n in tasks[head].needs):
-                ready = max(
-                    [free[0, stream], free[1, stream], *(max(tasks[n].end) for n in tasks[head].needs)]
-                )
-                for each in range(2):
-                    _start(tasks[head], each, ready)
-                    heapq.heappush(events, (tasks[head].end[each], head, each))
-                    free[each, stream] = tasks[head].end[each]
-                    heads[each, stream] = next(queues[each, stream], None)
-                started = True
+            task, needs = tasks[head], tasks[head].needs
+            if not all(done[n][each] for n in needs for each in kinds):
+                continue
+            ends = [tasks[n].end[each] for n in needs for each in kinds]
+            ready = max([*(free[each, stream] for each in kinds), *ends])
+            for each in kinds:
+                task.start[each], task.end[each] = ready, ready + task.seconds[each]
+                heapq.heappush(events, (task.end[each], head, each))
+                free[each, stream] = task.end[each]
+                heads[each, stream] = next(queues[each, stream], None)
+            started = True
         return started
 
     while True:
@@ -213,7 +206,3 @@ def run(tasks: list[Task]) -> None:
             return
         _, task, kind = heapq.heappop(events)
         done[task][kind] = True
-
-
-def _start(task: Task, kind: int, time: float) -> None:
-    task.start[kind], task.end[kind] = time, time + task.seconds[kind]

@@ -12,7 +12,7 @@ from synth.runtime.comm.layout import Layout, split_copies
 from synth.runtime.grid.boxes import within
 from synth.runtime.rules.rule import Rule
 from synth.runtime.tensor.partition import Partition, require_same_ranks
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedTensor, gathered_words
 
 
 class NoParts(Exception):
@@ -55,11 +55,9 @@ def _placed(base: Partition, wanted: Sequence[int]) -> Partition:
 
 def to_whole(value: Any) -> Any:
     """A partitioned tensor as the whole; all else as it is."""
-    if isinstance(value, PartitionedTensor):
-        return value._partition.gather(value._local)
     if isinstance(value, list | tuple) and any(map(_is_tensor, value)):
         return type(value)(to_whole(each) for each in value)
-    return value
+    return gathered_words(value)
 
 
 def on_wholes(func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,10 +1,13 @@
-"""What rows cost that are fetched, or computed although others own them: words, or seconds on a machine."""
+"""What rows cost that are fetched, or computed although others own them: words, or seconds on a machine.
+
+It is what the rank pays that pays most, for several choices of margins at once. Boxes are a stack: those of
+all ranks for one choice, then those for the next, see `boxes`. A result has one number per choice.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -21,20 +24,6 @@ from synth.network.margins.boxes import sizes
 from synth.network.margins.row_graph import RowTensor
 from synth.network.margins.walk import fetched_words
 from synth.network.step_time.between import accesses
-
-
-class Prices(Protocol):
-    """What margins cost the rank that pays most, for several choices of margins at once.
-
-    Boxes are a stack: those of all ranks for one choice, then those for the next, see `boxes`. A result has
-    one number per choice.
-    """
-
-    def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
-        """The costs of receiving the rows that ranks need and do not compute."""
-
-    def computing(self, tensor: RowTensor, computed: Array) -> Array:
-        """The costs of computing rows that ranks do not own."""
 
 
 def by_choice(amounts: Array, tensor: RowTensor) -> Array:
@@ -54,7 +43,7 @@ class WordPrices:
         self.exchange, self.graded = exchange, graded
 
     def fetching(self, tensor: RowTensor, need: Array, computed: Array) -> Array:
-        """Words of the rank that receives most."""
+        """Words of the rows that ranks need and do not compute, of the rank that receives most."""
         words = by_choice(fetched_words(need, computed), tensor) * (1 + (tensor.name in self.graded))
         return words + self.exchange * (words > 0) if self.exchange else words
 
@@ -160,6 +149,9 @@ class SecondPrices:
         crowded = float(self.machine.crowded(float(tensor.placed.grid.size)))
         forward, backward = (crowded * by_choice(each, tensor) for each in found)
         return forward, backward
+
+
+Prices = WordPrices | SecondPrices
 
 
 def _senders(at: int, tensor: RowTensor, need: Array, computed: Array) -> Array:

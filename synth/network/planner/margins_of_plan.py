@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from synth.network.grids.grid_table import grids_of
 from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.margins.choose import CHOICES, Choice, Chosen, choose_cuts, evaluated
 from synth.network.margins.margins import Margins
-from synth.network.margins.prices import Prices, SecondPrices, WordPrices
+from synth.network.margins.prices import SecondPrices, WordPrices
 from synth.network.margins.row_graph import RowGraph, row_graph
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.step_words import words_by_tensor
@@ -103,35 +102,6 @@ def _least(plan: NetworkPlan, costs: _Costs, by_input_rows: Mapping[str, float],
     layers = sum(map(costs.alone, range(len(plan.placed_grids))))
     edges = sum(costs.moved(edge) for edge in plan.edge_words if not plan.network.makers(edge) <= covered)
     return layers + edges + sum(min(0.0, more) for more in by_input_rows.values())
-
-
-class _Costs(Protocol):
-    """What a plan with margins costs."""
-
-    @property
-    def prices(self) -> Prices:
-        """Of rows."""
-
-    def alone(self, place: int) -> float:
-        """What a layer costs if the rows of others that it reads are known."""
-
-    def more_by_input_rows(self, name: str, placed: PlacedGrid, words: float) -> float:
-        """What a covered layer costs more where it is cut by input rows, without what moves to it."""
-
-    def moved(self, edge: Edge) -> float:
-        """What a redistribution costs."""
-
-    def fetching(self, found: Chosen) -> dict[str, float]:
-        """Tensor -> seconds of its exchange."""
-
-    def layers(
-        self,
-        made: NetworkPlan,
-        found: Chosen,
-        choice: Choice,
-        turned: Mapping[str, tuple[PlacedGrid, float]],
-    ) -> NetworkPlan:
-        """A plan on the chosen grids with the costs of its layers."""
 
 
 class _Words:
@@ -242,6 +212,9 @@ class _Seconds:
         whole = self.steps.whole_with_margins(covered, made.whole)
         timed = replace(made.timed, layers=tuple(layers), whole=whole)
         return replace(made, timed=timed, layer_costs=tuple(each.total for each in layers))
+
+
+_Costs = _Words | _Seconds  # what a plan with margins costs
 
 
 def _changed(plan: NetworkPlan, choice: Choice, covered: Set[str]) -> Iterator[tuple[int, str, bool]]:

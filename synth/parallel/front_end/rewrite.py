@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from synth.parallel.front_end.torch_layers import takes_map
 
@@ -81,23 +81,6 @@ def _chain(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], fx.Node 
         if kind not in MOVABLE or len(node.users) > 1 or len(call.inputs) > 1 or call.parameters:
             return between, None
         between.append(node)
-
-
-def fix_shapes(graph: fx.Graph) -> None:
-    """Give calls that take the shape of another tensor (`expand_as`, `view_as`) the shape itself."""
-    import torch
-
-    plain: dict[Any, Any] = {
-        torch.Tensor.expand_as: torch.Tensor.expand,
-        torch.Tensor.view_as: torch.Tensor.view,
-        torch.Tensor.reshape_as: torch.Tensor.reshape,
-    }
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target in plain and "arguments" not in node.meta:
-            given: list[Any] = [*node.args, *node.kwargs.values()]
-            if len(given) == 2:
-                node.target, node.kwargs = plain[node.target], {}
-                node.args = (given[0], tuple(node.meta["value"].shape))
 
 
 def join_stacks(graph: fx.Graph) -> None:

@@ -18,7 +18,6 @@ from synth.parallel.front_end.parts import compute_parts
 from synth.parallel.front_end.recurrences import roll_recurrences
 from synth.parallel.front_end.rewrite import (
     bypass_flatten,
-    fix_shapes,
     join_stacks,
     reduce_parts,
     split_joins,
@@ -66,7 +65,6 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     graph = traced(model, inputs, dtype, device)
     parameters = dict(model.named_parameters())
     operators = Operators(dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
-    fix_shapes(graph)
     roll_recurrences(graph, operators)
     map_loops(graph, operators)
     join_stacks(graph)

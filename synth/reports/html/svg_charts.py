@@ -82,9 +82,7 @@ def tradeoff_chart(plan: Plan, curve: Sequence[TradeoffPoint]) -> str:
     x = Scale(curve[0].limit_words * size, curve[-1].limit_words * size, LEFT, WIDE - RIGHT, True)
     y = Scale(low, high, HIGH - BOTTOM, TOP, True)
     parts = list(_bands(plan, curve, x))
-    for value in _nice(low, high):
-        parts.append(f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value)}" y2="{y(value)}" class="rule"/>')
-        parts.append(_text(LEFT - 8, y(value) + 4, _short(value), anchor="end"))
+    parts += _rules(_nice(low, high), y)
     for memory in _powers(curve[0].limit_words * size, curve[-1].limit_words * size):
         if x(memory) <= WIDE - RIGHT - 20:
             parts.append(_text(x(memory), HIGH - BOTTOM + 18, show_bytes(memory)))
@@ -99,6 +97,13 @@ def tradeoff_chart(plan: Plan, curve: Sequence[TradeoffPoint]) -> str:
     if plan.words["total"] > 0:
         parts.append(f'<circle class="here" cx="{x(plan.used_bytes)}" cy="{y(plan.words["total"])}" r="6"/>')
     return _svg(parts, "Received words against memory per process", "tradeoff")
+
+
+def _rules(values: Iterable[float], y: Scale) -> Iterable[str]:
+    """A line across the chart at each value, and the value beside it."""
+    for value in values:
+        yield f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value)}" y2="{y(value)}" class="rule"/>'
+        yield _text(LEFT - 8, y(value) + 4, _short(value), anchor="end")
 
 
 def _bands(plan: Plan, curve: Sequence[TradeoffPoint], x: Scale) -> Iterable[str]:
@@ -140,10 +145,7 @@ def words_chart(plan: Plan) -> str:
     most = max((sum(run[1:4]) for run in runs), default=1) or 1
     y = Scale(0, max(most, plan.bound.words) * 1.08, HIGH - BOTTOM, TOP, False)
     x = Scale(0, plan.used_procs, LEFT, WIDE - RIGHT, False)
-    parts = []
-    for value in _steps(max(most, plan.bound.words)):
-        parts.append(f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value)}" y2="{y(value)}" class="rule"/>')
-        parts.append(_text(LEFT - 8, y(value) + 4, _short(value), anchor="end"))
+    parts = [*_rules(_steps(max(most, plan.bound.words)), y)]
     for count in range(3, 0, -1):  # the tallest stack first, the others in front of it
         path, rank = f"M{x(0)},{y(0)}", 0
         for run in runs:
