@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -196,25 +196,17 @@ class _NetworkPlanner:
             usable = [each for each in of_axes.values() if not isinstance(each, int)]
             self.prices.count(map(self.placed_options, [*usable, own]))
         singles = tuple(self._single_strategies(of_axes)) if exact else ()
-        extra: list[list[PlacedGrid]] = [[] for _ in self.classes]
         for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
-            for layer_class, placed in zip(self.class_of, chosen, strict=False):
-                extra[layer_class].append(placed)
+            self._add(own, zip(self.class_of, chosen, strict=False))
         if self.request.weights_compete:  # grids that move more words, but cut the weights
-            for placed_grids, candidates in zip(extra, self.candidates, strict=True):
-                placed_grids += [candidates.cut(PlacedGrid(grid)) for grid in candidates.by_weights]
-        for row, placed_grids, candidates in zip(own, extra, self.candidates, strict=True):
-            known = {option.placed for option in row}
-            new = [placed for placed in dict.fromkeys(placed_grids) if placed not in known]
-            row += [LayerOption(placed, candidates.cost(placed)) for placed in new]
+            rows = ((k, each, grid) for k, each in enumerate(self.candidates) for grid in each.by_weights)
+            self._add(own, ((k, each.cut(PlacedGrid(grid))) for k, each, grid in rows))
         table = self.memory.require_fitting(self.classes, own)
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, priced = self._solve(table, self.method)
         best = self._best_of_family(solution)
         if best.placed is not None and best.words < solution.cost * (1 - EQUAL):
-            for k, placed in zip(self.class_of, best.placed, strict=True):
-                if all(option.placed != placed for option in table[k]):
-                    table[k].append(LayerOption(placed, self.candidates[k].cost(placed)))
+            self._add(table, zip(self.class_of, best.placed, strict=True))
             solution, priced = self._solve(table, self.method)
         made = partial(self._result, table, priced=priced, singles=singles, least=best.words)
         fastest = self._or_single(table, solution, singles)
@@ -222,6 +214,12 @@ class _NetworkPlanner:
         if plain is None:
             return made(fastest)
         return min(made(plain), made(fastest), key=moved_words)
+
+    def _add(self, table: OptionTable, chosen: Iterable[tuple[int, PlacedGrid]]) -> None:
+        """Let classes of layers have placed grids among their options, each once."""
+        for k, placed in chosen:
+            if all(option.placed != placed for option in table[k]):
+                table[k].append(LayerOption(placed, self.candidates[k].cost(placed)))
 
     def _or_single(
         self, table: OptionTable, solution: Solution, singles: Sequence[SingleStrategy]
@@ -376,10 +374,7 @@ class _NetworkPlanner:
                 axes, None, f"cannot use {self.request.procs} processes evenly at {node.name}"
             )
         for single in within:
-            for layer_class, placed in zip(self.class_of, single.placed_grids, strict=False):
-                if all(option.placed != placed for option in found[layer_class]):
-                    cost = self.candidates[layer_class].cost(placed)
-                    found[layer_class].append(LayerOption(placed, cost))
+            self._add(found, zip(self.class_of, single.placed_grids, strict=False))
         table = self.memory.fitting(self.classes, found)
         if table is None:
             return SingleStrategy(axes, None, "needs more memory")
@@ -387,7 +382,7 @@ class _NetworkPlanner:
             solution, priced = self._solve(table, "auto")
         except InfeasibleError:  # the weights together
             return SingleStrategy(axes, None, "needs more memory")
-        chosen = tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
+        chosen = self._placed(table, solution)
         better = [each for each in within if each.cost is not None and each.cost < solution.cost]
         if better and self.request.objective == "time":  # see `_or_single`
             return replace(min(better, key=lambda each: each.cost or 0.0), name=axes)
@@ -400,6 +395,10 @@ class _NetworkPlanner:
         used = self.memory.resident_of(chosen) + self.steps.words_of_whole(chosen, steps) + max(words)
         moved = _chosen_costs(priced, self._at(solution, priced))
         return replace(single, timed=steps, edge_costs=moved, layer_words=words, used_words=used)
+
+    def _placed(self, table: OptionTable, solution: Solution) -> tuple[PlacedGrid, ...]:
+        """The chosen grids of all layers."""
+        return tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
 
     @staticmethod
     def placed_options(table: OptionTable) -> list[list[PlacedGrid]]:
@@ -438,8 +437,7 @@ class _NetworkPlanner:
         least: float | None = None,
     ) -> NetworkPlan:
         """least: words of which no plan of the family moves fewer; None for those of layers alone."""
-        chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
-        grids = [option.placed for option in chosen]
+        grids = self._placed(table, solution)
         self.memory.place(grids)
         at = self._at(solution, priced)
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
@@ -449,7 +447,7 @@ class _NetworkPlanner:
         return NetworkPlan(
             network=self.network,
             request=self.request,
-            placed_grids=tuple(grids),
+            placed_grids=grids,
             layer_costs=tuple(each.total for each in steps.layers)
             if steps
             else tuple(
@@ -506,7 +504,7 @@ class _NetworkPlanner:
             solution, priced = self._solve(full, "auto")
         except InfeasibleError:  # the weights together
             return None
-        chosen = tuple(full[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
+        chosen = self._placed(full, solution)
         steps = self.steps.timed(self.placed_options(full), solution.chosen)
         assert steps is not None
         return BusyStep(chosen, steps, _chosen_costs(priced, self._at(solution, priced)))

@@ -130,10 +130,9 @@ class NetworkReader:
             return Value("input", straight(shape))
         name = self.names.free(str(node.name))
         own = shape or (1,)
-        self.nodes[name] = made = Node(name, "gathered", ("input",), own, self.input, divided="parts")
+        made = Node(name, "gathered", ("input",), own, self.input, divided="parts")
         self.parts[name] = parts_of(made, self.parts)
-        self.notes[name] = OTHER
-        return Value(name, straight(shape))
+        return self._put(made, straight(shape), OTHER)
 
     # -- operators ------------------------------------------------------------------------------------
 
@@ -209,8 +208,8 @@ class NetworkReader:
             return None
         name, order = self.names.of(call), straight(call.out)
         source = self._ordered(self.values[call.inputs[0]], order, name)
-        layer = _renamed(layer, name)
-        return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
+        made = Node(name, kind, (source,), call.out, call.shapes[0], replace(layer, name=name))
+        return self._planned(call, made, order)
 
     def _reduction(self, call: Call, form: ReductionForm) -> Value | None:
         """A reduction of positions, where its input lies; None where that is no planned layout."""
@@ -222,8 +221,8 @@ class NetworkReader:
         if min(rows) < 2 or form.joined or layer_below(self.nodes, first.name) is None:
             return None
         name, shape = self.names.of(call), tuple(rows.get(dim, n) for dim, n in enumerate(here))
-        self.nodes[name] = Node(name, "globalpool", (first.name,), shape, here, maximum=not form.adds)
-        value = Value(name, first.order)
+        made = Node(name, "globalpool", (first.name,), shape, here, maximum=not form.adds)
+        value = self._put(made, first.order)
         return value if form.keep else self._without(value, sorted(rows))
 
     def _without(self, value: Value, over: Sequence[int]) -> Value:
@@ -231,14 +230,11 @@ class NetworkReader:
         before = self._shape_of(value.name)
         kept = [dim for dim in range(len(before)) if dim not in over]
         shape, name = tuple(before[dim] for dim in kept), self.names.free(f"{value.name}.flat")
-        if len(kept) == 2:
-            self.nodes[name] = Node(name, "flatten", (value.name,), shape, before)
-        else:
+        made = Node(name, "flatten", (value.name,), shape, before)
+        if len(kept) > 2:
             maps = tuple(RowMap(extent, range(extent)) for extent in before)
-            self.nodes[name] = Node(
-                name, "reindex", (value.name,), shape, before, maps=maps, dims=tuple(kept)
-            )
-        return Value(name, tuple(kept.index(dim) for dim in value.order if dim in kept))
+            made = replace(made, kind="reindex", maps=maps, dims=tuple(kept))
+        return self._put(made, tuple(kept.index(dim) for dim in value.order if dim in kept))
 
     def _flatten(self, call: Call) -> Value | None:
         """Positions of a map that ranks may cut cannot be flattened in their layout."""
@@ -248,8 +244,7 @@ class NetworkReader:
         if first.order != straight(before) or math.prod(before[2:]) > 1:
             return None
         name = self.names.of(call)
-        self.nodes[name] = Node(name, "flatten", (first.name,), call.out, before)
-        return Value(name, (0, 1))
+        return self._put(Node(name, "flatten", (first.name,), call.out, before), (0, 1))
 
     def _cat(self, call: Call, joined: Sequence[fx.Node], dim: int) -> Value | None:
         parts = [self.values[part] for part in joined]
@@ -262,8 +257,7 @@ class NetworkReader:
         sources = tuple(self._ordered(part, order, name) for part in parts)
         first, shape = self._shape_of(sources[0]), permuted(call.out, order)
         call.node.meta["like_first"] = True  # where the planner has it
-        self.nodes[name] = Node(name, "cat", sources, shape, first)
-        return Value(name, order)
+        return self._put(Node(name, "cat", sources, shape, first), order)
 
     def _behind_inputs(self, call: Call, parts: Sequence[Value], dim: int) -> Value | None:
         """Rows of a value between those of other inputs, such as a cache: as if it were padded.
@@ -282,9 +276,8 @@ class NetworkReader:
         maps[at] = RowMap(size, rows)
         name = self.names.of(call)
         joined = tuple(len(each.rows) for each in maps)
-        self.nodes[name] = Node(name, "reindex", (source.name,), joined, shape, maps=tuple(maps))
-        self.notes[name] = "beside another input"
-        return Value(name, source.order)
+        made = Node(name, "reindex", (source.name,), joined, shape, maps=tuple(maps))
+        return self._put(made, source.order, "beside another input")
 
     def _reindex(self, call: Call, moved: MovedRows) -> Value | None:
         """Rows that are moved or selected, in the order of the network's dimensions."""
@@ -299,9 +292,8 @@ class NetworkReader:
             order, inner = straight(call.out), tuple(-1 if dim is None else dim for dim in dims)
         name, shape = self.names.of(call), permuted(call.out, order)
         before = self._shape_of(first.name)
-        self.nodes[name] = Node(name, "reindex", (first.name,), shape, before, maps=tuple(maps), dims=inner)
-        self.notes[name] = type(call.module).__name__ if call.module is not None else call.word.strip("_")
-        return Value(name, order)
+        made = Node(name, "reindex", (first.name,), shape, before, maps=tuple(maps), dims=inner)
+        return self._put(made, order, _word(call).strip("_"))
 
     def _shuffle(self, call: Call, channels: int) -> Value | None:
         """Channels to positions of a map, or back. channels: the dimension that has them."""
@@ -313,8 +305,7 @@ class NetworkReader:
         before, shape = self._shape_of(first.name), permuted(call.out, first.order)
         name, kind = self.names.of(call), "pixelshuffle" if before[1] > shape[1] else "pixelunshuffle"
         kind = "channelmean" if before[2:] == shape[2:] else kind
-        self.nodes[name] = Node(name, kind, (first.name,), shape, before)
-        return Value(name, first.order)
+        return self._put(Node(name, kind, (first.name,), shape, before), first.order)
 
     def _elementwise(self, call: Call) -> Value | None:
         """Uses the layout of an operand of its shape (`first_laid_out`); the others are redistributed."""
@@ -365,10 +356,8 @@ class NetworkReader:
         work = operator.form.multiply_adds if operator.kind == "product" else 0
         trained, tied = self._trained(call)
         node = Node(name, "gathered", sources, out, before, trained=trained, tied=tied)
-        self.nodes[name] = replace(node, divided=division(call, operator.kind), multiply_adds=work)
-        what = type(call.module).__name__ if call.module is not None else call.word
-        self.notes[name] = what
-        return Value(name, straight(out))
+        node = replace(node, divided=division(call, operator.kind), multiply_adds=work)
+        return self._put(node, straight(out), _word(call))
 
     # -- nodes ----------------------------------------------------------------------------------------
 
@@ -383,15 +372,20 @@ class NetworkReader:
     ) -> Value:
         """A node with the layout and shape of its first source."""
         name, shape = self.names.of(call), self._shape_of(sources[0])
-        self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained, tied=tied)
-        what = type(call.module).__name__.lower() if call.module is not None else call.word
-        if kind in ("relu", "scale", "scan", "add", "mul") and what != kind:
-            self.notes[name] = what
-        return Value(name, order)
+        made = Node(name, kind, tuple(sources), shape, shape, trained=trained, tied=tied)
+        what = _word(call) if call.module is None else _word(call).lower()
+        told = kind in ("relu", "scale", "scan", "add", "mul") and what != kind
+        return self._put(made, order, what if told else "")
 
     def _planned(self, call: Call, node: Node, order: Shape) -> Value:
-        self.nodes[node.name] = node
         call.node.meta["layer"] = node.name
+        return self._put(node, order)
+
+    def _put(self, node: Node, order: Shape, note: str = "") -> Value:
+        """A new node, and the value that it gives. note: what its kind leaves out."""
+        self.nodes[node.name] = node
+        if note:
+            self.notes[node.name] = note
         return Value(node.name, order)
 
     def _ordered(self, value: Value, order: Shape, reader: str) -> str:
@@ -405,9 +399,8 @@ class NetworkReader:
     def _detached(self, source: str, shape: Shape, reader: str) -> str:
         """A node with the words of another in some shape, without a layout of its own."""
         name = self.names.free(f"{reader}.in")
-        self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source), divided="view")
-        self.notes[name] = "other order of dimensions"
-        return name
+        made = Node(name, "gathered", (source,), shape, self._shape_of(source), divided="view")
+        return self._put(made, straight(shape), "other order of dimensions").name
 
     def _shape_of(self, name: str) -> Shape:
         return self.input if name == "input" else self.nodes[name].shape
@@ -428,8 +421,9 @@ class NetworkReader:
         return words, bool(trained) and not words
 
 
-def _renamed(layer: Layer, name: str) -> Layer:
-    return replace(layer, name=name)
+def _word(call: Call) -> str:
+    """What a call is called: the class of its module, or the name of its function."""
+    return call.word if call.module is None else type(call.module).__name__
 
 
 def _shape(node: Any) -> Shape:
