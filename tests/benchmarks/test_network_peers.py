@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from rank_pool import RankPool, exact
+from rank_pool import RankPool, exact, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(
-        Path(__file__).with_name("network_peer_ranks.py"), 2, tmp_path_factory.mktemp("ranks")
-    ) as made:
-        yield made
+ranks = pool_of(__file__, "network_peer_ranks.py", 2)
 
 
 @pytest.mark.parametrize(("name", "names"), [("unet3d", ("value", "gradient")), ("decoder", ("value",))])

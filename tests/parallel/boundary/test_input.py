@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("input_ranks.py"), 4, tmp_path_factory.mktemp("input")) as pool:
-        yield pool
+ranks = pool_of(__file__, "input_ranks.py", 4)
 
 
 @pytest.mark.parametrize("plan", ["mixed", "space"])

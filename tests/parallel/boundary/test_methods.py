@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import methods_ranks
 import pytest
 import torch
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("methods_ranks.py"), 2, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "methods_ranks.py", 2)
 
 
 @pytest.mark.parametrize("plan", [{"h": 2}, pytest.param({"k": 2}, marks=pytest.mark.slow)], ids=str)

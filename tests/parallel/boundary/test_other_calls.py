@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from other_calls_ranks import CALLS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("calls")
-    with RankPool(Path(__file__).with_name("other_calls_ranks.py"), 2, folder) as pool:
-        yield pool
+two = pool_of(__file__, "other_calls_ranks.py", 2)
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from output_operations import REFUSED
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("output_operation_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "output_operation_ranks.py", 4)
 
 
 @pytest.mark.parametrize("plan", [{"h": 2, "k": 2}, {"b": 2, "w": 2}], ids=str)

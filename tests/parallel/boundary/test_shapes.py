@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("shape_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "shape_ranks.py", 4)
 
 
 @pytest.mark.parametrize("plan", [None, "data", "spatial", {"k": 2, "h": 2}], ids=str)

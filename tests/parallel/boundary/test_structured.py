@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from torch import nn
 
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.outputs import Structure
 
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("structured_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "structured_ranks.py", 4)
 
 
 @pytest.mark.ranks

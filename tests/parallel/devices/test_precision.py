@@ -6,13 +6,11 @@ All errors are beside one process in float64, so that two computations in half p
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 MODELS = ["mixed", "skips", "transposed", "partly", "few", "volumes", "lines", "checkpointed"]
 PLANS: dict[str, Any] = {
@@ -24,12 +22,7 @@ PLANS: dict[str, Any] = {
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(
-        Path(__file__).with_name("precision_ranks.py"), 4, tmp_path_factory.mktemp("ranks")
-    ) as pool:
-        yield pool
+ranks = pool_of(__file__, "precision_ranks.py", 4)
 
 
 def assert_as_one_process(ranks: RankPool, *case: Any) -> None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import compile_ranks
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("compile_ranks.py"), 2, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "compile_ranks.py", 2)
 
 
 def first(names: Iterable[str], quick: int) -> list[Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uses_ranks
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 OF_MODELS = {
@@ -46,11 +44,7 @@ OF_CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("uses_ranks.py"), 2, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "uses_ranks.py", 2)
 
 
 @pytest.mark.parametrize("name", uses_ranks.MODELS)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 import synth
 from synth.analysis.today_network import with_today
@@ -36,11 +35,7 @@ CASES = [
 Words = dict[str, int]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    program = Path(__file__).with_name("network_file_ranks.py")
-    with RankPool(program, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "network_file_ranks.py", 4)
 
 
 def planned_words(plan: NetworkPlan, joins: dict[str, tuple[str, str]]) -> Words:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from habits_ranks import HABITS, QUICK
 from habits_table import PLANS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name in HABITS]
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("habits")
-    with RankPool(Path(__file__).with_name("habits_ranks.py"), 2, folder) as ranks:
-        yield ranks
+two = pool_of(__file__, "habits_ranks.py", 2)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from torch import nn
 from torch.nn import functional
 
@@ -23,11 +21,7 @@ from synth.runtime.rules.position_blocks import blocks_of
 MAP = (1, 4, 6, 8)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("attention_of_maps_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "attention_of_maps_ranks.py", 4)
 
 
 @pytest.mark.ranks

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool, exact
+from rank_pool import RankPool, exact, pool_of
 
 pytestmark = pytest.mark.ranks
 
@@ -24,11 +22,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 FREE = pytest.param("free", marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("batch_norm_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "batch_norm_ranks.py", 4)
 
 
 @pytest.mark.parametrize("word", [*(each for each in GROUPS if each != "free"), FREE])

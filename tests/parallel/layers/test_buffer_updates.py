@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from buffer_update_ranks import FORMS, MODELS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("buffer_update_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "buffer_update_ranks.py", 4)
 
 
 @pytest.mark.ranks

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from product_ranks import DIVIDED, FUNCTIONS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import volume
@@ -17,11 +14,7 @@ from synth.runtime.rules.products import best_layout, wanted
 RANKS = Ranks((0, 1, 2, 3), 0)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("product_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "product_ranks.py", 4)
 
 
 @pytest.mark.ranks

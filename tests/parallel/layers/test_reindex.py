@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 EVEN, UNEVEN = (4, 3, 8, 8), (3, 3, 9, 7)
@@ -18,10 +15,7 @@ NAMES = [
 BOXES = ["windows", "shuffled", "along", "stacked", "adaptive"]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("reindex_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "reindex_ranks.py", 4)
 
 
 def assert_as_one_process(ranks: RankPool, plan: str, shape: tuple[int, ...]) -> None:

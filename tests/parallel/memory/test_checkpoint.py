@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("checkpoint_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "checkpoint_ranks.py", 4)
 
 
 @pytest.mark.parametrize("how", ["each", "nested", "sequential", "outputs"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from memory_ranks import LAYERS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 APART = 0.05
 CASES = [
@@ -21,11 +19,7 @@ MARKED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("memory_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "memory_ranks.py", 4)
 
 
 @pytest.mark.ranks

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 GRIDS: dict[str, Any] = {"rows_channels": {"h": 2, "c": 2}, "free": None}
 STRATEGIES = ["data", "spatial", "channel", "filter", "rows_channels"]
@@ -20,10 +18,7 @@ needs_models = pytest.mark.skipif(
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("model_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "model_ranks.py", 4)
 
 
 def assert_trains(ranks: RankPool, family: str, plan: Any, models: int) -> None:

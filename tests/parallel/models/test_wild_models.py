@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from wild import wild
 
 # what every rank computes from the whole; nothing else is
@@ -18,10 +16,7 @@ GRIDS: dict[str, Any] = {"channels": {"c": 2, "k": 2}, "spatial": "spatial", "da
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("wild_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "wild_ranks.py", 4)
 
 
 def assert_same(ranks: RankPool, name: str, *how: Any, function: str = "compare") -> list[str]:

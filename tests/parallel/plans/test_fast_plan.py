@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool, exact
+from rank_pool import RankPool, exact, pool_of
 
 from synth.base.errors import UsageError
 from synth.machine.file import parse_machine
@@ -19,12 +18,7 @@ from synth.parallel.machine_here import NEEDED, _write, kept
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(
-        Path(__file__).with_name("fast_plan_ranks.py"), 4, tmp_path_factory.mktemp("ranks")
-    ) as made:
-        yield made
+ranks = pool_of(__file__, "fast_plan_ranks.py", 4)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from sum_models import MODELS, SHAPE, Couplings, Joined
 
 import synth
@@ -17,10 +14,7 @@ from synth.parallel.front_end.trace_model import trace_model
 NAMES = [[*MODELS][i : i + 6] for i in range(0, len(MODELS), 6)]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("sum_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "sum_ranks.py", 4)
 
 
 @pytest.mark.ranks

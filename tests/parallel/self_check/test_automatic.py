@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 import synth
 from synth.parallel.self_check.automatic import when_to_check
@@ -19,11 +17,7 @@ LINE = (
 )
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("automatic_check_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "automatic_check_ranks.py", 4)
 
 
 @pytest.mark.parametrize("check", ["auto", True])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from loop_models import Loop, Looped, backwards, in_place, late, nonlinear, number, twice
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from sequence_models import BETWEEN, Between, ChunkedScan, SelectiveScan
 
 import synth
@@ -20,11 +18,7 @@ WHOLE = ["lstm", "gru"]  # whose sequence stays whole, so that samples are divid
 MANY = [name for name in BETWEEN if name not in WHOLE]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("sequence_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "sequence_ranks.py", 4)
 
 
 def assert_as_one_process(ranks: RankPool, names: list[str], *options: Any) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("stream_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "stream_ranks.py", 4)
 
 
 def test_chunks_are_the_whole_film_and_no_word_of_the_state_moves(ranks: RankPool) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from state_ranks import load, made, state_of, steps
 
 import synth
@@ -134,11 +133,7 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
         synth.load_checkpoint(_blank(), tmp_path / "none")
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("state_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "state_ranks.py", 4)
 
 
 @pytest.mark.ranks

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from features_ranks import FEATURES
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from training_features.table import PLANS
 
 pytestmark = pytest.mark.ranks
@@ -33,12 +32,7 @@ IN_TURN, JOINED = ("samples", "space", "channels"), ("mixed", "uneven")
 assert {*IN_TURN, *JOINED} == set(PLANS)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Four ranks that run all features."""
-    folder = tmp_path_factory.mktemp("features")
-    with RankPool(Path(__file__).with_name("features_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "features_ranks.py", 4)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from live_changes import CHANGES, SENTENCES
 from live_ranks import PLANS
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    """Two ranks that stay."""
-    with RankPool(Path(__file__).with_name("live_ranks.py"), 2, tmp_path_factory.mktemp("live")) as ranks:
-        yield ranks
+two = pool_of(__file__, "live_ranks.py", 2)
 
 
 def plan_of(name: str, names: list[str]) -> str:

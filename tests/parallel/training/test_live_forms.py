@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from live_changes import CHANGES
 from live_form_ranks import FORMS, OF_GIVEN
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 QUICK = "bn.momentum = 0.9", "a head of other classes", "weights are tied"
@@ -20,11 +17,7 @@ SHAPES = (
 )
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("forms")
-    with RankPool(Path(__file__).with_name("live_form_ranks.py"), 2, folder) as ranks:
-        yield ranks
+two = pool_of(__file__, "live_form_ranks.py", 2)
 
 
 def refusal(form: str, name: str) -> str:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("pair")
-    with RankPool(Path(__file__).with_name("reached_ranks.py"), 2, folder) as pool:
-        yield pool
+pair = pool_of(__file__, "reached_ranks.py", 2)
 
 
 @pytest.mark.parametrize("plan", ["data", pytest.param({"h": 2}, marks=pytest.mark.slow), "filter"], ids=str)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_pool import RankPool, exact
+from rank_pool import RankPool, exact, pool_of
 
 pytestmark = pytest.mark.ranks
 
@@ -25,11 +24,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("replica_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "replica_ranks.py", 4)
 
 
 @pytest.mark.parametrize(("rows", "word", "optimizer"), CASES)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch.distributed.checkpoint as dcp
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 from state_ranks import flat, load, made, state_of, steps, wholes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
 ALL = (0, 1, 2, 3)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("state_ranks.py")
-    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "state_ranks.py", 4)
 
 
 def same(one: Any, other: Any, within: float = 0.0) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import waiting_ranks
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 PLANS = [
@@ -18,10 +16,7 @@ PLANS = [
 ]  # where gradients of weights are summed in buckets, and where those of biases
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("waiting_ranks.py"), 2, tmp_path_factory.mktemp("pair")) as pool:
-        yield pool
+pair = pool_of(__file__, "waiting_ranks.py", 2)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)

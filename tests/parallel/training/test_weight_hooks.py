@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 pytestmark = pytest.mark.ranks
 NORMS = "weight_norm", "spectral_norm"
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    module = Path(__file__).with_name("weight_hook_ranks.py")
-    with RankPool(module, 2, tmp_path_factory.mktemp("pair")) as pool:
-        yield pool
+pair = pool_of(__file__, "weight_hook_ranks.py", 2)
 
 
 @pytest.mark.parametrize("plan", ["data", "channel"])

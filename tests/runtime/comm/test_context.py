@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 import synth.runtime
 
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    with RankPool(Path(__file__).with_name("context_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "context_ranks.py", 4)
 
 
 def assert_same_steps(found: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 from synth.runtime.comm.host_memory import SLOT, SLOTS
 
@@ -15,11 +13,7 @@ pytestmark = pytest.mark.ranks
 FULL = SLOT // 4  # words of float32 in a slot
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    script = Path(__file__).with_name("host_memory_ranks.py")
-    with RankPool(script, 4, tmp_path_factory.mktemp("ranks")) as pool:
-        yield pool
+ranks = pool_of(__file__, "host_memory_ranks.py", 4)
 
 
 def members(results: list[Any], number: int) -> list[Any]:

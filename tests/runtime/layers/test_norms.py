@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from norm_ranks import GATHER
-from rank_pool import RankPool
+from rank_pool import RankPool, pool_of
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
@@ -28,11 +26,7 @@ def boxes(whole: tuple[int, ...], parts: Parts) -> tuple[Box, ...]:
     return tuple(itertools.product(*each))
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with RankPool(Path(__file__).with_name("norm_ranks.py"), 4, folder) as pool:
-        yield pool
+ranks = pool_of(__file__, "norm_ranks.py", 4)
 
 
 @pytest.mark.ranks

@@ -1,6 +1,8 @@
 """Real gloo ranks that stay: a test calls functions on all of them and looks at what each returns.
 
-    with RankPool(Path(__file__).with_name("model_ranks.py"), 4, folder) as ranks:
+    ranks = pool_of(__file__, "model_ranks.py", 4)
+
+    def test_training(ranks: RankPool) -> None:
         for result in ranks.call("train", "residual", None):
             assert result["error"] < 1e-4
 
@@ -19,6 +21,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -26,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import on_device
+import pytest
 from fair_clock import FairClock
 from ranks import fork_server, free_port
 
@@ -131,6 +135,17 @@ class RankPools:
             folder.mkdir()
             self.pools[size] = RankPool(self.module, size, folder)
         return self.pools[size]
+
+
+def pool_of(test: str, module: str, size: int) -> Any:
+    """A fixture: ranks that stay for the tests of a file. module: the name of the one beside it."""
+
+    @pytest.fixture(scope="module")
+    def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+        with RankPool(Path(test).with_name(module), size, tmp_path_factory.mktemp("ranks")) as made:
+            yield made
+
+    return pool
 
 
 def exact(found: list[dict[str, float]], *names: str) -> None:
