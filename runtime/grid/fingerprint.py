@@ -183,7 +183,9 @@ def _sums(flat: torch.Tensor) -> torch.Tensor:
 
 def _exact(flat: torch.Tensor) -> torch.Tensor:
     """A sum of words, eight bytes each, with odd weights, without what is carried."""
-    words = flat.contiguous().view(torch.uint8)
+    if flat.stride() != (1,):  # one word alone is contiguous with any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    words = flat.view(torch.uint8)
     whole = words.numel() // 8 * 8
     parts = [words[whole:].to(torch.int64)]
     if whole:

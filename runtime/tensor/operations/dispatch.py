@@ -229,16 +229,18 @@ def known_of(func: Any) -> Known:
 
 
 def rule_of(func: Any) -> Rule:
-    """The rule of an operation."""
+    """The rule of an operation. Only that of single words writes into `out`."""
     name = short_name(func)
+    pointed = torch.Tag.pointwise in func.tags or name.rstrip("_") in UNTAGGED
+    if not pointed and any(each.is_out for each in func._schema.arguments):
+        return gathered
     if name in RULES:
         return RULES[name]
     if name.startswith(("_foreach_", "_fused_")):
         return pointwise.foreach
     if torch.Tag.nondeterministic_seeded in func.tags:
         return gathered
-    known = torch.Tag.pointwise in func.tags or name.rstrip("_") in UNTAGGED
-    return pointwise.pointwise if known else gathered
+    return pointwise.pointwise if pointed else gathered
 
 
 PartitionedTensor._operations = staticmethod(dispatch)

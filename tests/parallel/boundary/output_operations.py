@@ -162,6 +162,17 @@ def changed(change: Callable[[Tensor], Any]) -> Operation:
     return operation
 
 
+def into(operation: Callable[[Tensor, Tensor], Any]) -> Operation:
+    """A plain tensor without words, into which an operation writes."""
+
+    def written(out: Tensor) -> Tensor:
+        made = torch.empty(0, dtype=out.dtype)
+        operation(out.detach(), made)
+        return made + 0 * out.sum()
+
+    return written
+
+
 def set_to(key: Any, value: Any) -> Operation:
     """The output with some words set."""
     return changed(lambda out: out.__setitem__(key, value))
@@ -181,6 +192,17 @@ CHANGED: dict[str, Operation] = {
     "scatter_": changed(lambda o: o.scatter_(1, LABELS[:, None], 0.0)),
     "sorted into itself": changed(lambda o: o.copy_(o.sort(2)[0])),
     "a plain tensor": lambda o: torch.zeros_like(OTHER).index_copy_(1, PICKS, o[:, :4]),
+    **{
+        f"out=, {name}": into(operation)
+        for name, operation in {
+            "a sum": lambda o, out: torch.sum(o, 2, out=out),
+            "joined": lambda o, out: torch.cat([o, o], 2, out=out),
+            "a product": lambda o, out: torch.matmul(o, o, out=out),
+            "the largest": lambda o, out: torch.max(o, 2, out=(out, torch.empty(0, dtype=torch.int64))),
+            "single words": lambda o, out: torch.clamp(o, 0, 1, out=out),
+        }.items()
+    },
+    "out=, parts": lambda o: torch.cumsum(o.detach(), 2, out=torch.zeros_like(o.detach())) + 0 * o,
 }
 OPERATIONS = {
     f"{kind}: {name}": each

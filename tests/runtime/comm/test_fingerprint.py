@@ -85,6 +85,8 @@ def test_shape_dtype_and_memory() -> None:
     assert not fingerprint(torch.ones(3).expand(5, 3)).is_like(fingerprint(torch.zeros(3).expand(5, 3)))
     with torch.autocast("cpu"):
         assert one.packed() == fingerprint(values).packed()
+    one_of_two = torch.tensor([[7, 5]])[:, 0]  # contiguous, with a stride of two words
+    assert fingerprint(one_of_two).is_like(fingerprint(torch.tensor([7])))
     empty = fingerprint(torch.zeros(0, 3))
     assert empty.is_like(fingerprint(torch.zeros(0, 3)))
     assert not empty.is_like(fingerprint(torch.zeros(3, 0)))
