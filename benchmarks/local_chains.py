@@ -11,13 +11,10 @@ measured: the steps are the same. Inference is a forward pass of a network for i
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +25,11 @@ from torch import nn
 from torch.nn import functional
 
 import synth
-from benchmarks.machine import describe
-from benchmarks.margin_times import interval, step_of
+from benchmarks.pairs import cells, page, pairs, parser, step_of
 from benchmarks.suite.hosts import HERE, while_fast
 from benchmarks.suite.launch import MeasuringError, run_module
 from benchmarks.suite.models.networks import MODELS, Case
 from benchmarks.suite.rank import leave
-from benchmarks.suite.table import markdown
 
 
 class Gated(nn.Module):
@@ -101,40 +96,18 @@ def run(name: str, mode: str, seconds: float, into: str) -> None:
                 step()
     (chains,) = nets[1].program.chains.known.values()  # type: ignore[union-attr]
     every = [chain.is_compiled for chain in chains.of.values()]
-    found = {"chains": [sum(every), len(every)], "pairs": _pairs(steps, seconds) if any(every) else []}
+    found = {"chains": [sum(every), len(every)], "pairs": []}
+    if any(every):
+        found["pairs"] = pairs(steps, seconds, time.process_time, dist.ReduceOp.SUM)
     if dist.get_rank() == 0:
         Path(into).write_text(json.dumps(found))
     leave()
 
 
-def _pairs(steps: list[Callable[[], None]], seconds: float) -> list[list[float]]:
-    """Processor seconds of both, of all ranks together, pair by pair."""
-    found, begin, more = list[list[float]](), time.perf_counter(), True
-    while more:
-        pair = torch.zeros(2, dtype=torch.float64)
-        for which in (0, 1) if len(found) % 2 else (1, 0):
-            dist.barrier()
-            start = time.process_time()
-            steps[which]()
-            pair[which] = time.process_time() - start
-        dist.all_reduce(pair)
-        found.append(pair.tolist())
-        left = torch.tensor(seconds - (time.perf_counter() - begin))
-        dist.broadcast(left, 0)
-        more = len(found) < 5 or (len(found) < 60 and float(left) > 0)
-    return found
-
-
 def line(name: str, procs: int, mode: str, found: dict[str, Any]) -> list[str]:
     """A line of the table."""
-    cells = [name, str(procs), mode, "{} of {}".format(*found["chains"])]
-    if not found["pairs"]:
-        return [*cells, "", "", "none compiled", ""]
-    ratios = [without / own for without, own in found["pairs"]]
-    seconds = [statistics.median(each) for each in zip(*found["pairs"], strict=True)]
-    low, high = interval(ratios)
-    middle = f"{statistics.median(ratios):.3f}"
-    return [*cells, *(f"{each:.3f}" for each in seconds), middle, f"{low:.3f} to {high:.3f}"]
+    seconds, _ = cells(found["pairs"], "none compiled")
+    return [name, str(procs), mode, "{} of {}".format(*found["chains"]), *seconds]
 
 
 def measured(name: str, procs: int, mode: str, seconds: float) -> list[str]:
@@ -147,24 +120,11 @@ def measured(name: str, procs: int, mode: str, seconds: float) -> list[str]:
         return line(name, procs, mode, json.loads(into.read_text()))
 
 
-def page(rows: list[list[str]]) -> str:
-    """The page of results."""
-    about = " ".join(__doc__.split("\n\n", 2)[2].split())
-    head = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
-    parts = ["# Compiled chains of local steps", head, about, "\n".join(markdown(HEADS, rows))]
-    return "\n\n".join(parts) + "\n"
-
-
 def main() -> None:
     """Measure all lines, print them, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
-    parser.add_argument("--procs", type=int, nargs="+", default=[2])
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of pairs, at least five and at most 60")
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--into", help=argparse.SUPPRESS)  # what a rank is started with
-    args = parser.parse_args()
+    asked = parser(__doc__, NETWORKS, [2])
+    asked.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    args = asked.parse_args()
     if args.into:
         run(args.names[0], args.modes[0], args.seconds, args.into)
         return
@@ -181,7 +141,7 @@ def main() -> None:
                     continue
                 print(" | ".join(rows[-1]), flush=True)
                 if args.output:
-                    args.output.write_text(page(rows))
+                    args.output.write_text(page("Compiled chains of local steps", __doc__, HEADS, rows))
 
 
 if __name__ == "__main__":

@@ -11,30 +11,24 @@ bytes, there are no margins, and nothing is measured. Hosts need root and iprout
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-import math
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import synth
-from benchmarks.machine import describe
 from benchmarks.margins import UNet
+from benchmarks.pairs import cells, page, pairs, parser, step_of
 from benchmarks.suite.hosts import HERE, Hosts, network, while_fast
 from benchmarks.suite.launch import MeasuringError, run_module
 from benchmarks.suite.models.networks import MODELS, Case
 from benchmarks.suite.rank import leave
-from benchmarks.suite.table import markdown
 
 NETWORKS = {
     "vae decoder": MODELS["vae decoder"],
@@ -69,90 +63,24 @@ def run(name: str, seconds: float, into: str) -> None:
     most = torch.tensor(moved)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     differ = bool(most[0] != most[1])
-    found = {"received": most.tolist(), "margins": differ, "pairs": _pairs(steps, seconds) if differ else []}
+    found = {"received": most.tolist(), "pairs": pairs(steps, seconds) if differ else []}
     if dist.get_rank() == 0:
         Path(into).write_text(json.dumps(found))
     leave()
 
 
-def step_of(net: nn.Module, batch: torch.Tensor, inference: bool) -> Callable[[], None]:
-    """A forward pass, or a training step."""
-    if inference:
-
-        def forward() -> None:
-            with torch.no_grad():
-                net(batch)
-
-        return forward
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
-
-    def train() -> None:
-        optimizer.zero_grad()
-        torch.autograd.backward(net(batch).square().mean())
-        optimizer.step()
-
-    return train
-
-
-def _pairs(steps: list[Callable[[], None]], seconds: float) -> list[list[float]]:
-    """Seconds of both, pair by pair: of the rank that takes longest."""
-    found, begin, number = list[list[float]](), time.perf_counter(), 0
-    while number < 5 or (number < 60 and _later(begin, seconds)):
-        pair = [0.0, 0.0]
-        for which in (0, 1) if number % 2 else (1, 0):
-            dist.barrier()
-            start = time.perf_counter()
-            steps[which]()
-            spent = torch.tensor(time.perf_counter() - start)
-            dist.all_reduce(spent, dist.ReduceOp.MAX)
-            pair[which] = float(spent)
-        found.append(pair)
-        number += 1
-    return found
-
-
-def _later(begin: float, seconds: float) -> bool:
-    """Whether there is time left, by the clock of the first rank."""
-    left = torch.tensor(seconds - (time.perf_counter() - begin))
-    dist.broadcast(left, 0)
-    return float(left) > 0
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Where the median is with 95 % confidence: order statistics of a binomial distribution."""
-    ordered, size = sorted(ratios), len(ratios)
-    outside, place = 0.0, 0
-    while place < size // 2:
-        outside += 2 * math.comb(size, place) / 2**size
-        if outside > 0.05:
-            break
-        place += 1
-    return ordered[max(0, place - 1)], ordered[size - max(1, place)]
-
-
 def line(name: str, procs: int, hosts: Hosts, found: dict[str, Any]) -> tuple[list[str], float | None]:
     """A line of the table, and the ratio of seconds."""
     where = str(len(hosts.enter)) + (f", {hosts.link}" if hosts.link else "")
-    cells = [name, str(procs), where, *(f"{each:.2f}" for each in found["received"])]
-    if not found["margins"]:
-        return [*cells, "", "", "no margins", ""], None
-    ratios = [without / own for without, own in found["pairs"]]
-    seconds = [statistics.median(each) for each in zip(*found["pairs"], strict=True)]
-    low, high = interval(ratios)
-    middle = statistics.median(ratios)
-    return [*cells, *(f"{each:.3f}" for each in seconds), f"{middle:.3f}", f"{low:.3f} to {high:.3f}"], middle
+    seconds, ratio = cells(found["pairs"], "no margins")
+    return [name, str(procs), where, *(f"{each:.2f}" for each in found["received"]), *seconds], ratio
 
 
 def main() -> None:
     """Measure all lines, print them, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
-    parser.add_argument("--procs", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--links", nargs="+", default=[HERE_NAME, "60mbit", "240mbit"], metavar="LINK")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of pairs, at least five and at most 60")
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--into", help=argparse.SUPPRESS)  # what a rank is started with
-    args = parser.parse_args()
+    asked = parser(__doc__, NETWORKS, [2, 4])
+    asked.add_argument("--links", nargs="+", default=[HERE_NAME, "60mbit", "240mbit"], metavar="LINK")
+    args = asked.parse_args()
     if args.into:
         run(args.names[0], args.seconds, args.into)
         return
@@ -169,8 +97,8 @@ def main() -> None:
                 every += [] if ratio is None else [ratio]
                 print(" | ".join(row), flush=True)
                 if args.output:
-                    args.output.write_text(page(rows, every))
-    print(page(rows, every).split("\n\n")[-1])
+                    args.output.write_text(results(rows, every))
+    print(results(rows, every).split("\n\n")[-1])
 
 
 def measured(name: str, procs: int, link: str, seconds: float) -> tuple[list[str], float | None]:
@@ -188,14 +116,11 @@ def measured(name: str, procs: int, link: str, seconds: float) -> tuple[list[str
         return line(name, procs, hosts, json.loads(into.read_text()))
 
 
-def page(rows: list[list[str]], ratios: list[float]) -> str:
+def results(rows: list[list[str]], ratios: list[float]) -> str:
     """The page of results."""
-    about = " ".join(__doc__.split("\n\n", 2)[2].split())
     mean = statistics.geometric_mean(ratios) if ratios else 1.0
     text = f"Geometric mean of {len(ratios)} lines with margins: {mean:.3f}."
-    head = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
-    parts = ["# Margins, in seconds", head, about, "\n".join(markdown(HEADS, rows)), text]
-    return "\n\n".join(parts) + "\n"
+    return page("Margins, in seconds", __doc__, HEADS, rows, text)
 
 
 if __name__ == "__main__":
