@@ -14,11 +14,16 @@ RUN_MODELS = "runtime/tracing/trace.py", "runtime/model/self_check/passes.py"
 
 
 class UserLine(NamedTuple):
-    """A line of a file. warned: the warnings that Python has shown for the module."""
+    """A line of a file.
+
+    warned: the warnings that Python has shown for the module. place: of the call in the
+    code, which tells the calls of a line apart.
+    """
 
     path: str
     number: int
     warned: dict[str | tuple[str, type[Warning], int], int]
+    place: int
 
     def __str__(self) -> str:
         return f" ({Path(self.path).name}:{self.number})"
@@ -36,7 +41,7 @@ def user_line() -> UserLine | None:
             if not is_users(file):
                 return None
             warned = frame.f_globals.setdefault("__warningregistry__", {})
-            return UserLine(file, frame.f_lineno, warned)
+            return UserLine(file, frame.f_lineno, warned, frame.f_lasti)
         frame = frame.f_back
     return None
 

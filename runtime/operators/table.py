@@ -207,11 +207,9 @@ def _of_function(call: Call) -> Operator:
         kind = "elementwise" if is_pointwise(call.word) else "gathered"
     if kind == "cat":
         joined = call.joined()
-        if joined is None or any(
-            part not in call.node.all_input_nodes for part in joined[0]
-        ):
+        if joined is None or not all(isinstance(part, fx.Node) for part in joined[0]):
             return GATHERED
-        computed = all(part in call.inputs for part in joined[0])
+        computed = {*joined[0]} <= {*call.inputs}
         return Operator("cat" if computed else "joined", form=joined)
     if kind in ("elementwise", "same"):
         fits = _broadcasts(call)

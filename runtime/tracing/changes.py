@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import fx
 
 from synth.runtime.tracing.recorded import function_name, tensors_in
 from synth.runtime.tracing.slice_writes import is_added_in_place, with_slices
@@ -29,6 +30,7 @@ class Changes:
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
+        self.unseen: dict[fx.Node, bool] = {}  # whether a call is behind one of `get`
 
     def set_slices(self, values: torch.Tensor, index: Any, given: Any) -> bool:
         """Record words that are set by an index as a new tensor; whether that is so."""
@@ -49,7 +51,7 @@ class Changes:
             and is_added_in_place(node, index, self.recorder.nodes[id(given)][0])
         )
         before = torch.empty_like(values)
-        self.recorder.alive.append(before)
+        self.recorder.keep_alive(before)
         old = node if added and node is not None else self.recorder.node(values)
         self.recorder.nodes[id(before)] = old, before._version
         with self.recorder:
@@ -102,19 +104,21 @@ class Changes:
 
     def _shares_unseen(self, values: torch.Tensor) -> bool:
         """Whether another tensor would change without a count, as `x` by `x.data`."""
-        node = self.recorder.nodes[id(values)][0]
-        while node.all_input_nodes:
+        node, passed = self.recorder.nodes[id(values)][0], list[fx.Node]()
+        while node.all_input_nodes and node not in self.unseen:
+            passed.append(node)
             if function_name(node.target) == "get":
-                return self._is_shared(values)
+                self.unseen[node] = True
+                break
             node = node.all_input_nodes[0]
-        return False
+        found = self.unseen.get(node, False)
+        self.unseen.update(dict.fromkeys(passed, found))
+        return found and self._is_shared(values)
 
     def _is_shared(self, values: torch.Tensor) -> bool:
         """Whether other tensors have the memory of one."""
-        storage = values.untyped_storage()._cdata
         return values._base is not None or any(
-            each is not values and each.untyped_storage()._cdata == storage
-            for each in self.recorder.alive
+            each is not values for each in self.recorder.alive_beside(values)
         )
 
     def refuse(self, values: torch.Tensor, func: Any, how: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -111,7 +112,8 @@ def _first_read(
     except Exception:  # as where Python reads values, which are none
         return ", ".join(left)
     one: Any = recorder.before
-    for values in one.alive:  # those of weights alone are constants of this call
+    kept = chain.from_iterable(each.values() for each in one.alive.values())
+    for values in kept:  # those of weights alone are constants of this call
         node, _ = one.nodes.get(id(values), (None, 0))
         if recorder.knows(values) and node is not None and _of_weights(node):
             return _name_of(model, values, then.seen.outside)

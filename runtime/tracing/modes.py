@@ -7,6 +7,7 @@ with more calls. A call that the other mode does not make passes its input on th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -183,7 +184,7 @@ def _matched(graph: fx.Graph, other: fx.Graph) -> Twins | str:
     if graph is other:
         return {node: node for node in graph.nodes}
     places = {str(n.target): n for n in other.nodes if n.op == "get_attr"}
-    left = [node for node in other.nodes if node.op != "get_attr"]
+    left = deque(node for node in other.nodes if node.op != "get_attr")
     twins: Twins = {}
     stands: dict[fx.Node, fx.Node | None] = {}  # for a value, in the other graph
     for node in graph.nodes:
@@ -192,7 +193,7 @@ def _matched(graph: fx.Graph, other: fx.Graph) -> Twins | str:
             if str(node.target) in places:
                 twins[node] = places[str(node.target)]
         elif left and _same(node, left[0], stands):
-            stands[node] = twins[node] = left.pop(0)
+            stands[node] = twins[node] = left.popleft()
         elif node.op.startswith("call"):
             passed = _passed(node)
             stands[node] = None if passed is None else stands[passed]

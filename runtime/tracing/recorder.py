@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
+from synth.runtime.grid.user_lines import user_line
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.associative import record_associative_scans
@@ -55,6 +59,8 @@ from synth.runtime.tracing.updates import Updates
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
+MOST_TURNS = 10_000  # of a loop: each is recorded, in about a millisecond
+COMPILED = BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
 MOVES = "to", "cpu", "cuda", "type_as", "contiguous"  # that may give the same words
 
 
@@ -64,6 +70,34 @@ class KeptTensor(Exception):
     def __init__(self, values: torch.Tensor) -> None:
         super().__init__()
         self.values = values
+
+
+class _Called(NamedTuple):
+    """A call that is recorded.
+
+    nodes: its arguments, with nodes in the place of tensors. real: whether all have
+    values. used: the tensors among them. state: of each, its version, and whether it
+    requires a gradient, before the call.
+    """
+
+    func: Any
+    args: Any
+    kwargs: Any
+    nodes: Any
+    real: bool
+    used: list[torch.Tensor]
+    state: list[tuple[int, bool]]
+
+
+def _undisturbed(func: Any, used: list[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Without the modes around a model, which slow down what is no Python of the user.
+
+    Not where a call makes a tensor of none, whose device a mode says.
+    """
+    compiled = isinstance(func, COMPILED) and func not in _device_constructors()
+    if compiled and any(values.is_meta for values in used):
+        return torch._C.DisableTorchFunction()
+    return nullcontext()
 
 
 class Recorder(TorchFunctionMode):
@@ -88,7 +122,8 @@ class Recorder(TorchFunctionMode):
         self.graph, self.device = fx.Graph(), device
         # id of a tensor -> the node that made it, and its version at that time
         self.nodes: dict[int, tuple[fx.Node, int]] = {}
-        self.alive: list[torch.Tensor] = []  # keeps every id unique
+        # storage -> tensors in it, by their ids, which are unique as they are kept
+        self.alive: dict[int, dict[int, torch.Tensor]] = {}
         self.inputs: dict[int, str] = {}  # storage of an input -> its node
         self.path: list[str] = []  # names of the modules that run
         self.depth = 0  # those of them that are recorded as one call, or are part of it
@@ -103,6 +138,7 @@ class Recorder(TorchFunctionMode):
             values.untyped_storage()._cdata: (name, values)
             for name, values in model.named_buffers()
         }
+        self.turns: dict[Any, int] = {}  # (function, place in the code) -> calls
         self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
         self.reads = False  # whether Python has read the values of a constant
         self.dtypes = False  # whether the graph has those of tensors as constants
@@ -235,53 +271,46 @@ class Recorder(TorchFunctionMode):
                 return made
         if func is torch.Tensor.__setitem__ and self.changes.set_slices(*args):
             return None
+        with torch._C.DisableTorchFunction():
+            called = self._called(func, args, kwargs)
+        self.calls = True
+        try:
+            with _undisturbed(func, called.used):
+                result = made_of(func, called.args, called.kwargs)
+        finally:
+            self.calls = False
+        with torch._C.DisableTorchFunction():
+            return self._noted(called, result)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> _Called:
+        """What is known of a call before it is made."""
         word = function_name(func)
         args = self._shapes_for_values(word, args)
         nodes = self._with_nodes((args, kwargs))
         real = has_values(word, (args, kwargs))
         args, kwargs = (on_host if real else self.on_meta)((args, kwargs))
         used = list(tensors_in((args, kwargs)))
-        computed = any(self.computed(values) for values in used)
-        before = [values._version for values in used]
-        frozen = [values.requires_grad for values in used]
-        self.calls = True
-        try:
-            result = made_of(func, args, kwargs)
-        finally:
-            self.calls = False
-        if real:
+        state = [(values._version, values.requires_grad) for values in used]
+        return _Called(func, args, kwargs, nodes, real, used, state)
+
+    def _noted(self, called: _Called, result: Any) -> Any:
+        """Record a call that was made; what the model gets of it."""
+        func, word, used = called.func, function_name(called.func), called.used
+        if called.real:
             self.reads |= word in READS
         else:
             result = self.on_meta(result, results=True)
         if word in CASTS and isinstance(result, torch.Tensor):
-            with torch._C.DisableTorchFunction():  # another dtype under autocast
-                result = result.view_as(result)
-        for values, known in zip(used, frozen, strict=True):
-            if values.requires_grad != known and isinstance(values, nn.Parameter):
-                name = self.stored.get(id(values), "a parameter")
-                raise ValueError(
-                    f"forward changes requires_grad of {name}, which the ranks would"
-                    f" not do; set it outside, or use {name}.detach(){in_user_code()}"
-                )
+            result = result.view_as(result)  # another dtype under autocast
+        computed = any(self.computed(values) for values in used)
         results = list(tensors_in(result))
-        pairs = zip(used, before, strict=True)
-        changed = [values for values, version in pairs if values._version != version]
-        if computed and self.updates.take(func, nodes, changed, results):
+        changed = self._changed(called)
+        if computed and self.updates.take(func, called.nodes, changed, results):
             return result
-        self.changes.check_statistics(func, args, kwargs)
-        for values in changed:
-            self.changes.check(values, func, results, computed)
-            if id(values) in self.stands_for:  # which alone has changed
-                self.changes.refuse(self.stands_for[id(values)], func)
-            if real and function_name(self.nodes[id(values)][0].target) == "constant":
-                self.changed_constants.append((values, func))
-        if not results and word in SETTERS:
-            for values in used:  # gradients of what the graph has go on as they do
-                if not sets_requires_grad(func) or (computed and not args[1]):
-                    self.changes.refuse(values, func)
+        self._check(called, changed, results, computed)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):
-            self._record_change(func, nodes, changed)
+            self._record_change(func, called.nodes, changed)
             return result
         group = object()  # the call of which there are several results
         for index, values in enumerate(results):
@@ -289,13 +318,50 @@ class Recorder(TorchFunctionMode):
             if same and not changed:
                 continue  # what is given back is recorded already
             call = func if isinstance(result, torch.Tensor) else picked(func, index)
-            node = self._create("call_function", call, nodes, function_name(call))
+            name = function_name(call)
+            node = self._create("call_function", call, called.nodes, name)
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
             if not computed:
                 node.meta["changes_views"] = self.updates.viewed(changed)
             node.meta["several"] = group
             self._remember(values, node)
         return result
+
+    def _changed(self, called: _Called) -> list[torch.Tensor]:
+        """The arguments that a call has changed in place."""
+        found = list[torch.Tensor]()
+        for values, (version, graded) in zip(called.used, called.state, strict=True):
+            if values.requires_grad != graded and isinstance(values, nn.Parameter):
+                name = self.stored.get(id(values), "a parameter")
+                raise ValueError(
+                    f"forward changes requires_grad of {name}, which the ranks would"
+                    f" not do; set it outside, or use {name}.detach(){in_user_code()}"
+                )
+            if values._version != version:
+                found.append(values)
+        return found
+
+    def _check(
+        self,
+        called: _Called,
+        changed: list[torch.Tensor],
+        results: list[torch.Tensor],
+        computed: bool,
+    ) -> None:
+        """Refuse changes that the graph does not show."""
+        func = called.func
+        self.changes.check_statistics(func, called.args, called.kwargs)
+        for values in changed:
+            self.changes.check(values, func, results, computed)
+            if id(values) in self.stands_for:  # which alone has changed
+                self.changes.refuse(self.stands_for[id(values)], func)
+            maker = self.nodes[id(values)][0].target
+            if called.real and function_name(maker) == "constant":
+                self.changed_constants.append((values, func))
+        if not results and function_name(func) in SETTERS:
+            graded = sets_requires_grad(func) and not (computed and not called.args[1])
+            for values in () if graded else called.used:
+                self.changes.refuse(values, func)  # its gradients would not go on
 
     def _autograd_function(
         self, call: Callable[..., Any], *args: Any, **kwargs: Any
@@ -441,21 +507,49 @@ class Recorder(TorchFunctionMode):
         self.regions.note_saved(node)
         node.meta["autocast"] = self.autocast.current
         node.meta["module"] = self.path[-1] if self.path else ""
-        node.meta["place"] = in_user_code()
+        node.meta["place"] = self._line_of(node)
         return node
+
+    def _line_of(self, node: fx.Node) -> str:
+        """The line that makes a call. Raises `ValueError` where it has made too many.
+
+        Those are the turns of a loop: calls of one function in one place of the line.
+        """
+        line, name = user_line(), function_name(node.target)
+        if line is None:
+            return ""
+        key = name, line.path, line.number, line.place
+        self.turns[key] = self.turns.get(key, 0) + 1
+        if self.turns[key] > MOST_TURNS:
+            raise ValueError(
+                f"a loop calls {name} more than {MOST_TURNS:,} times{line}, and every"
+                " turn would be a call of the ranks, too; compute all positions at"
+                " once, as by cumsum, cumprod or associative_scan, or in fewer, larger"
+                " chunks"
+            )
+        return str(line)
 
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:
         """Note that a node made a tensor."""
         node.meta["value"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
         node.meta["memory"] = value.untyped_storage()._cdata
         self.regions.note_saved(node, value)
-        self.alive.append(value)
+        self.keep_alive(value)
         self.nodes[id(value)] = node, value._version
         memory = value.untyped_storage()._cdata
         if node.op == "placeholder":
             self.inputs[memory] = node.name
         elif memory in self.inputs:
             node.meta["shows"] = self.inputs[memory]
+
+    def keep_alive(self, value: torch.Tensor) -> None:
+        """Keep a tensor, whose id stands for it."""
+        memory = value.untyped_storage()._cdata
+        self.alive.setdefault(memory, {})[id(value)] = value
+
+    def alive_beside(self, value: torch.Tensor) -> Iterable[torch.Tensor]:
+        """The recorded tensors in the storage of one, itself included."""
+        return self.alive.get(value.untyped_storage()._cdata, {}).values()
 
     def node(self, value: torch.Tensor) -> fx.Node:
         """The node that made a tensor; a new one for a parameter or buffer."""
@@ -496,7 +590,7 @@ class Recorder(TorchFunctionMode):
             if not results:
                 self.nodes[id(empty)] = self.nodes[id(given)][0], empty._version
                 self.stands_for[id(empty)] = given
-                self.alive.append(empty)
+                self.keep_alive(empty)
             return empty
         if isinstance(given, torch.device):
             return torch.device("meta")

@@ -167,10 +167,8 @@ class Updates:
     def _renew(self, values: torch.Tensor, buffer: torch.Tensor) -> None:
         """Other tensors of the buffer's memory have words of before."""
         node, _ = self.recorder.nodes[id(values)]
-        memory = buffer.untyped_storage()._cdata
-        for each in self.recorder.alive:
-            same = each.untyped_storage()._cdata == memory
-            if same and each is not values and id(each) in self.recorder.nodes:
+        for each in self.recorder.alive_beside(buffer):
+            if each is not values and id(each) in self.recorder.nodes:
                 self.recorder.nodes[id(each)] = node, -1
         for each in (buffer, values):
             self.recorder.nodes[id(each)] = node, each._version

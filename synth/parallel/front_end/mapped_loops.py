@@ -205,14 +205,19 @@ class LoopWriter:
 
     def _in_a_row(self, parts: Nodes, dim: int) -> int:
         """How many of some parts, from the first on, are rows of one tensor that follow each other."""
-        known, beyond = 1, len(parts) + 1
+        dims, most = parts[0].meta["value"].dim(), len(parts)
+
+        def follow(number: int) -> bool:
+            rows = self._straight(parts[:number], dims)
+            return rows is not None and rows.dim == dim
+
+        known = 1
+        while known < most and follow(min(2 * known, most)):
+            known = min(2 * known, most)
+        beyond = min(2 * known, most + 1)
         while beyond - known > 1:
             number = (known + beyond) // 2
-            rows = self._straight(parts[:number], parts[0].meta["value"].dim())
-            if rows is not None and rows.dim == dim:
-                known = number
-            else:
-                beyond = number
+            known, beyond = (number, beyond) if follow(number) else (known, number)
         return known
 
     # -- one call for all turns -----------------------------------------------------------------------

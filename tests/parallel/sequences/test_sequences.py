@@ -13,6 +13,7 @@ from sequence_models import BETWEEN, Between, ChunkedScan, SelectiveScan
 import synth
 from synth.network.file import parse_network
 from synth.parallel.front_end.trace_model import trace_model
+from synth.runtime.tracing import recorder
 
 WHOLE = ["lstm", "gru"]  # whose sequence stays whole, so that samples are divided
 MANY = [name for name in BETWEEN if name not in WHOLE]
@@ -79,6 +80,18 @@ def test_loops_of_many_forms(length: int, ranks: RankPool) -> None:
 def test_recurrences_are_scans_where_no_factor_or_term_depends_on_a_state(loop: Loop, scans: int) -> None:
     graph = trace_model(Looped((loop,)), (1, 3, 9)).graph
     assert [operation_name(node) for node in graph.nodes].count("affine_scan") == scans
+
+
+@pytest.mark.parametrize(("loop", "scans"), [(number, 1), (nonlinear, 0), (in_place, 0)])
+def test_a_loop_of_more_turns_than_a_limit_is_refused_with_its_line(
+    loop: Loop, scans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line may have several calls of a function in each turn."""
+    monkeypatch.setattr(recorder, "MOST_TURNS", 40)
+    graph = trace_model(Looped((loop,)), (1, 3, 40)).graph
+    assert [operation_name(node) for node in graph.nodes].count("affine_scan") == scans
+    with pytest.raises(ValueError, match=r"^a loop calls \w+ more than 40 times \(loop_models.py:\d+\), and"):
+        trace_model(Looped((loop,)), (1, 3, 41))
 
 
 def in_turn(place: int, ranks: int) -> int:
