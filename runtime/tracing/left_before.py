@@ -112,8 +112,8 @@ def _first_read(
     except Exception:  # as where Python reads values, which are none
         return ", ".join(left)
     one: Any = recorder.before
-    kept = chain.from_iterable(each.values() for each in one.alive.values())
-    for values in kept:  # those of weights alone are constants of this call
+    alive = chain.from_iterable(each.values() for each in one.alive.values())
+    for values in alive:  # those of weights alone are constants of this call
         node, _ = one.nodes.get(id(values), (None, 0))
         if recorder.knows(values) and node is not None and _of_weights(node):
             return _name_of(model, values, then.seen.outside)

@@ -108,7 +108,7 @@ def _tell(name: str, words: int, ranks: Ranks) -> None:
         f"{name} has no rule for parts of a tensor: {words} words are gathered on every"
         f" rank{where}; call full_tensor() to say that this is meant"
     )
-    path, number, warned = line or ("synth", 1, None)
+    path, number, warned, _ = line or ("synth", 1, None, 0)
     warnings.warn_explicit(message, UserWarning, path, number, registry=warned)
 
 
