@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils import _pytree
 
 
 def planned_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
@@ -18,19 +16,6 @@ def planned_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
     found = inspect.getattr_static(type(model), name, None)
     known = name.startswith("__") or hasattr(nn.Module, name)
     return found if inspect.isfunction(found) and not known else None
-
-
-def has_tensors(args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a tensor is among the arguments of a call."""
-    leaves = _pytree.tree_leaves((args, kwargs))
-    return any(isinstance(each, torch.Tensor) for each in leaves)
-
-
-def asks_gradients(args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call would record gradients of its arguments."""
-    leaves = _pytree.tree_leaves((args, kwargs))
-    given = (each for each in leaves if isinstance(each, torch.Tensor))
-    return torch.is_grad_enabled() and any(each.requires_grad for each in given)
 
 
 def with_method(model: nn.Module, name: str) -> nn.Module:

@@ -22,7 +22,12 @@ from synth.runtime.grid.transport import broadcast
 from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.layers.steps.held import local_part
 from synth.runtime.layers.steps.one_mode import follow
-from synth.runtime.model.as_traced import held_value, partitioned_copy
+from synth.runtime.model.as_traced import (
+    adopt,
+    held_value,
+    partitioned_copy,
+    require_adoptable,
+)
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import (
     entered,
@@ -50,7 +55,6 @@ from synth.runtime.model.compiled import (
 from synth.runtime.model.compiled_steps import LATER, CompiledSteps
 from synth.runtime.model.execute import unless_stopped
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
-from synth.runtime.model.live.adopt import adopt, require_adoptable
 from synth.runtime.model.live.changes import require_followed
 from synth.runtime.model.live.optimizers import look_for_uses, require_unshared
 from synth.runtime.model.live.original import COPY, ELSEWHERE, Original

@@ -22,13 +22,15 @@ from synth.runtime.model.call_graphs import (
     graph_of,
     modes_of,
 )
-from synth.runtime.model.methods import asks_gradients, has_tensors, with_method
+from synth.runtime.model.inference import asks_gradient
+from synth.runtime.model.methods import with_method
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.templates import emptied, follow_left, follow_network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs, OtherCallError
 from synth.runtime.tracing.left_values import every_left
 from synth.runtime.tracing.modes import MODES
+from synth.runtime.tracing.recorded import leaf_tensors
 
 Called = tuple[CallGraphs, list[torch.Tensor]]  # with the tensors of a call
 
@@ -87,7 +89,7 @@ class Programs:
             try:
                 given = self.first.arguments.read(args, kwargs)
             except OtherCallError as error:
-                if self.plan is None or not has_tensors(args, kwargs):
+                if self.plan is None or not leaf_tensors((args, kwargs)):
                     raise ValueError(str(error)) from None
             else:
                 return self.forward(network), given
@@ -97,7 +99,8 @@ class Programs:
                 if found is not None:
                     return each, found
         inputs = Inputs.called(args, kwargs)
-        made = self._new_call(method, inputs, network, asks_gradients(args, kwargs))
+        asked = asks_gradient(leaf_tensors((args, kwargs)))
+        made = self._new_call(method, inputs, network, asked)
         return made, made.first.arguments.read(args, kwargs)
 
     def forward(self, network: nn.Module) -> CallGraphs:

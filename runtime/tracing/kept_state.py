@@ -17,16 +17,18 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree
 
 from synth.runtime.tracing.attributes import Attributes
 from synth.runtime.tracing.counted import Comparisons
 from synth.runtime.tracing.facts import (
+    NOWHERE,
     OUTSIDE,
     Description,
     Place,
+    Places,
 )
 from synth.runtime.tracing.modes import difference
+from synth.runtime.tracing.recorded import leaf_tensors
 from synth.runtime.tracing.recorder import KeptTensor
 from synth.runtime.tracing.surroundings import Kept
 from synth.runtime.tracing.unsupported import plain_copies
@@ -51,8 +53,8 @@ def require_no_tensors(
     """
     for place, (old, new) in seen.changes.items():
         first = place in seen.first and old is not new
-        state = any(computed(each) for each in _tensors(new))
-        pairs = itertools.product(_tensors(old), _tensors(new))
+        state = any(computed(each) for each in leaf_tensors(new))
+        pairs = itertools.product(leaf_tensors(old), leaf_tensors(new))
         counted = any(reads(*pair) for pair in pairs)
         if first and (state or counted):
             raise ValueError(f"forward keeps {_name(place)} {REMEDY}")
@@ -74,14 +76,19 @@ def require_not_read(
         with torch.enable_grad():
             call = difference(first, again()) if changed else again() and ""
     except KeptTensor as kept:
-        facts = Description(model).facts
-        found = (str(fact) for fact, value in facts.items() if value is kept.values)
-        name = next(found, "a tensor that it computes")
+        name = name_of(model, kept.values)
         raise ValueError(f"forward keeps {name} {REMEDY}") from None
     except Exception:  # a cache may be one of tensors that only a whole call makes
         return
     if call:
         raise ValueError(f"forward keeps {', '.join(changed)} {REMEDY} (see {call})")
+
+
+def name_of(model: nn.Module, values: torch.Tensor, places: Places = NOWHERE) -> str:
+    """The attribute that has a tensor."""
+    facts = Description(model, places=places).facts.items()
+    found = (str(fact) for fact, value in facts if value is values)
+    return next(found, "a tensor that it computes")
 
 
 def require_no_numbers(
@@ -147,11 +154,6 @@ def _after(model: nn.Module, places: Mapping[Place, Any], around: Kept) -> nn.Mo
         else:
             setattr(made.get_submodule(module), name, copy.deepcopy(value))
     return made
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    leaves = _pytree.tree_leaves(value)
-    return [each for each in leaves if isinstance(each, torch.Tensor)]
 
 
 def _name(place: Place) -> str:

@@ -18,13 +18,11 @@ from synth.runtime.tracing.attributes import Attributes, is_plain
 from synth.runtime.tracing.expressions import behind
 from synth.runtime.tracing.facts import (
     OUTSIDE,
-    Description,
     Place,
-    Places,
     tensors_within,
 )
 from synth.runtime.tracing.inputs import Arguments
-from synth.runtime.tracing.kept_state import require_no_numbers
+from synth.runtime.tracing.kept_state import name_of, require_no_numbers
 from synth.runtime.tracing.recorder import KeptTensor, Recorder
 from synth.runtime.tracing.surroundings import Kept
 from synth.runtime.tracing.trace import recorded
@@ -108,7 +106,7 @@ def _first_read(
         with torch.enable_grad():
             recorder.run(model, then.arguments, then.dtype)
     except KeptTensor as kept:
-        return _name_of(model, kept.values, then.seen.outside)
+        return name_of(model, kept.values, then.seen.outside)
     except Exception:  # as where Python reads values, which are none
         return ", ".join(left)
     one: Any = recorder.before
@@ -116,7 +114,7 @@ def _first_read(
     for values in alive:  # those of weights alone are constants of this call
         node, _ = one.nodes.get(id(values), (None, 0))
         if recorder.knows(values) and node is not None and _of_weights(node):
-            return _name_of(model, values, then.seen.outside)
+            return name_of(model, values, then.seen.outside)
     return ""
 
 
@@ -145,10 +143,3 @@ def _note_numbers(one: Recorder, seen: Attributes) -> None:
     for place in computed:
         del seen.changes[place]
     seen.forget_values()
-
-
-def _name_of(model: nn.Module, values: torch.Tensor, places: Places) -> str:
-    """The attribute that has a tensor."""
-    facts = Description(model, places=places).facts.items()
-    found = (str(fact) for fact, value in facts if value is values)
-    return next(found, "a tensor that it computes")

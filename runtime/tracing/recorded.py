@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils import _pytree
 
 from synth.runtime.tracing.attention import may_nest
 from synth.runtime.tracing.computed_weights import computed_weights
@@ -115,6 +116,12 @@ def tensors_in(given: Any) -> Iterator[torch.Tensor]:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield tensor
+
+
+def leaf_tensors(given: Any) -> list[torch.Tensor]:
+    """The tensors in all containers that torch knows, each as often as it is there."""
+    leaves = _pytree.tree_leaves(given)
+    return [each for each in leaves if isinstance(each, torch.Tensor)]
 
 
 def picked(func: Callable[..., Any], index: int) -> Callable[..., Any]:

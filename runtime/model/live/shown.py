@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from synth.runtime.model.methods import has_tensors, planned_method
+from synth.runtime.model.methods import planned_method
 from synth.runtime.tracing.facts import INTERNAL, STORED
+from synth.runtime.tracing.recorded import leaf_tensors
 from synth.runtime.tracing.unsupported import plain_copies
 
 SHARED = (
@@ -98,7 +99,7 @@ class Shown(nn.Module):
 
     def _method(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """What a method of the model gives; one that is given tensors is planned."""
-        if has_tensors(args, kwargs):
+        if leaf_tensors((args, kwargs)):
             return self.call_method(name, args, kwargs)
         return getattr(self._shown, name)(*args, **kwargs)
 
