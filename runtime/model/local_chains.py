@@ -50,8 +50,11 @@ class Chain:
         self.sources = tuple(name for name in read if name not in self.calls)
         self.names = " + ".join(graph.names.get(each, each) for each in self.calls)
         self.reads = [each.sources for each in calls]
-        self.steps = [_local_call(graph.steps[name]) for name in self.calls]
-        last = graph.steps[self.calls[-1]]
+        steps = [graph.steps[name] for name in self.calls]
+        self.steps: list[Callable[..., torch.Tensor]] = [
+            each.local if isinstance(each, Pulled) else each for each in steps
+        ]
+        last = steps[-1]
         self.ends_in_view = isinstance(last, Pulled) and last.takes_views
         self.uses = [use for name in self.calls for use in graph.uses[name]]
         self.traced = Pass(self.run)
@@ -231,12 +234,5 @@ def _computes_alone(step: Step, grads: bool) -> bool:
     if isinstance(module, BatchNorm):
         frozen = module.running_mean is not None or "running_mean" in module.has
         return frozen and not (module.training or module.local or grads)
-    return not any(map(_draws, module.modules()))
-
-
-def _local_call(step: Step) -> Callable[..., torch.Tensor]:
-    return step.local if isinstance(step, Pulled) else step
-
-
-def _draws(module: nn.Module) -> bool:
-    return isinstance(module, Drawing | Draws | nn.RReLU)
+    draws = Drawing, Draws, nn.RReLU
+    return not any(isinstance(each, draws) for each in module.modules())

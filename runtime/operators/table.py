@@ -275,14 +275,6 @@ def _pools(call: Call, module: Any) -> bool:
     )
 
 
-def _resizes(call: Call, module: Any) -> bool:
-    return (
-        module.mode in (*NEAREST, *LINEAR)
-        and not getattr(module, "recompute_scale_factor", None)
-        and len(call.out) > 2
-    )
-
-
 # kind -> whether a module of this kind, with its arguments, can be computed on shards
 MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     "dropout": lambda call, module: (
@@ -293,7 +285,11 @@ MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     ),
     "layernorm": lambda call, module: len(module.normalized_shape) == 1,
     "pool": _pools,
-    "resize": _resizes,
+    "resize": lambda call, module: (
+        module.mode in (*NEAREST, *LINEAR)
+        and not getattr(module, "recompute_scale_factor", None)
+        and len(call.out) > 2
+    ),
     "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),
 }
 

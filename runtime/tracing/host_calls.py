@@ -53,14 +53,6 @@ def on_host(given: Any) -> Any:
 # -- values that are not there ---------------------------------------------------------
 
 
-def _zeros(like: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(like.shape)
-
-
-def _ones(like: torch.Tensor) -> torch.Tensor:
-    return torch.ones(like.shape)
-
-
 def _mixed(like: torch.Tensor) -> torch.Tensor:
     """Zeros and ones by turns; of floating-point numbers, all of them others."""
     count = torch.arange(like.numel())
@@ -73,7 +65,12 @@ def _large(like: torch.Tensor) -> torch.Tensor:
     return (1000.0 + torch.arange(like.numel())).reshape(like.shape)
 
 
-FILLERS: tuple[Filler, ...] = (_zeros, _ones, _mixed, _large)
+FILLERS: tuple[Filler, ...] = (
+    lambda like: torch.zeros(like.shape),
+    lambda like: torch.ones(like.shape),
+    _mixed,
+    _large,
+)
 # those that look at values, or pick words by a mask of which the shape is known
 ON_HOST: set[Any] = {torch.cov, torch.corrcoef, torch.combinations}
 ON_HOST |= {torch.Tensor.cov, torch.Tensor.corrcoef}
@@ -97,7 +94,8 @@ def made_on_host(function: Any, args: Any, kwargs: Any) -> Any:
     if len(found) < 2 or len({_kind(each) for each in found}) > 1:
         return NotImplemented
     leaves = _pytree.tree_leaves(found[0])
-    if not leaves or not all(_is_dense(each) for each in leaves):
+    layouts = {getattr(each, "layout", None) for each in leaves}
+    if layouts != {torch.strided}:  # nothing, sparse tensors, or no tensors
         return NotImplemented
     trained = [each.sum() for each in tensors_in((args, kwargs)) if each.requires_grad]
 
@@ -119,10 +117,6 @@ def _with(given: Any, change: Filler) -> Any:
     return _pytree.tree_map(
         lambda each: change(each) if isinstance(each, torch.Tensor) else each, given
     )
-
-
-def _is_dense(made: Any) -> bool:
-    return isinstance(made, torch.Tensor) and made.layout == torch.strided
 
 
 def _kind(made: Any) -> str:

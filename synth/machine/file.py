@@ -57,14 +57,11 @@ def load_machine(named: str | os.PathLike[str]) -> Machine:
     name = os.fspath(named)
     if not os.path.exists(name) and "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in profiles():
-            raise InputError(f"no machine file and no shipped machine {shown(name)}{_guess(name)}")
+            guess = did_you_mean(name, profiles())
+            raise InputError(f"no machine file and no shipped machine {shown(name)}{guess}")
         path = PROFILES / f"{name}.yaml"
         return parse_machine(read_text(path), path.name)
     return parse_machine(read_text(name), name)
-
-
-def _guess(name: str) -> str:
-    return did_you_mean(name, profiles())
 
 
 def parse_machine(text: str, filename: str) -> Machine:

@@ -55,8 +55,9 @@ def _placed(base: Partition, wanted: Sequence[int]) -> Partition:
 
 def to_whole(value: Any) -> Any:
     """A partitioned tensor as the whole; all else as it is."""
-    if isinstance(value, list | tuple) and any(map(_is_tensor, value)):
-        return type(value)(to_whole(each) for each in value)
+    if isinstance(value, list | tuple):
+        given = any(isinstance(each, torch.Tensor) for each in value)
+        return type(value)(map(to_whole, value)) if given else value
     return gathered_words(value)
 
 
@@ -163,7 +164,3 @@ def with_argument(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> A
     if place < len(args):
         return (*args[:place], value, *args[place + 1 :]), kwargs
     return args, {**kwargs, name: value}
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)

@@ -25,7 +25,7 @@ from synth.runtime.grid.rules.processors import USUAL, Processor
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_messages import Arrival, most_arriving
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, Tree, lowered
+from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, lowered
 from synth.schedule.training_memory import reduction_overlaps
 from synth.search.tiling_search import TilingChoice
 
@@ -176,7 +176,8 @@ class LayerWords:
             match each:
                 case Rows(direction="fetch"):
                     gathered[each.tensor] = self._widened(each.tensor)
-                    if self._gathers(tree, each.tensor):  # else the widened shard is the slice
+                    # else the widened shard is the slice
+                    if any(gather.tensor == each.tensor for gather in tree.gathers):
                         halo = halo + gathered[each.tensor]
                 case Gather():
                     gathered[each.tensor] = self.slice(each.tensor)
@@ -230,9 +231,6 @@ class LayerWords:
         whole = d.keeps_zeros or first.steps == 1
         zeros = self._vector(self.footprints.padded_in(first)) if whole else 0.0
         return np.maximum(self._widened("In"), zeros)
-
-    def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
-        return any(gather.tensor == tensor for gather in tree.gathers)
 
     def _in_transit(self, plan: PassPlan) -> Words:
         """Words of partial sums sent and received."""
