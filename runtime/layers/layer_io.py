@@ -94,7 +94,9 @@ def require_shard(layer: Any, shard: torch.Tensor, weight: torch.Tensor) -> None
     if shard.shape != wanted or shard.dtype != weight.dtype:
         place = place_at(None if layer.idle else layer.at)
         cuts = "`layer.scatter(whole)` cuts it"
-        converts = f"`x.to({weight.dtype})` converts it"
+        lost = shard.is_complex() and not weight.is_complex()
+        given = "torch.view_as_real(x)" if lost else f"x.to({weight.dtype})"
+        converts = f"`{given}` converts it"
         raise ValueError(
             f"{layer.name}: rank {layer.context.ranks.rank} ({place}) owns In of"
             f" shape {wanted} and {weight.dtype}, but was given"

@@ -211,7 +211,7 @@ class PartitionedTensor(torch.Tensor):
             given = moved
         vars(torch._C.TensorBase)["data"].__set__(self, given)
         self._local, self.view_of = given._local, None
-        self.changes = [0]  # of other words than those of views
+        self.changes = [self.changes[0] + 1]  # of other words than those of views
 
     # -- protocols of torch -----------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch.utils._device import _device_constructors
 from synth.runtime.grid.user_lines import user_line
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.as_written import as_written
 from synth.runtime.tracing.associative import record_associative_scans
 from synth.runtime.tracing.at_rest import AtRest
 from synth.runtime.tracing.attention import masks_as_given
@@ -175,6 +176,7 @@ class Recorder(TorchFunctionMode):
             self.regions,
             self.autocast,
             masks_as_given(),
+            as_written(),
             record_autograd_functions(self._autograd_function),
             record_associative_scans(self._autograd_function),
         ):

@@ -251,6 +251,11 @@ def _reason(error: Exception) -> str:
             f" {places if name == 'nonzero' else ''}call it on what the network gives,"
             " outside of the model"
         )
+    if "c10::complex" in reason:
+        return (
+            f"{reason}; a shape stands for a tensor of real numbers: where the model"
+            " takes complex ones, give a complex example tensor instead"
+        )
     if re.search("meta tensor|it's on meta", reason):  # which has no values
         return (
             f"{reason}; {READS_VALUES}, which a graph does not show: compute with"

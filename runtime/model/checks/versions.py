@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.tensor.partitioned import own_words
+from synth.runtime.tensor.partitioned import PartitionedTensor, own_words
 
 MOST = 24  # letters for the outputs that a loss reaches
 
@@ -117,8 +117,12 @@ class Before:
 
 
 def counts(values: torch.Tensor) -> tuple[int, ...]:
-    """How often a tensor, and the own part of a partitioned one, was changed."""
-    return values._version, own_words(values)._version
+    """How often a tensor, and the own part of a partitioned one, was changed.
+
+    torch counts no changes of `values.data`; a partitioned tensor does.
+    """
+    seen = values.changes[0] if isinstance(values, PartitionedTensor) else 0
+    return values._version, own_words(values)._version, seen
 
 
 def of_pass(

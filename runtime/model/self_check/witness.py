@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from synth.runtime.model.self_check.forced_draws import Drawn
 from synth.runtime.model.self_check.twins import Place, Twins
 from synth.runtime.model.templates import device_of
+from synth.runtime.tracing.as_written import as_written
 from synth.runtime.tracing.at_rest import AtRest
 from synth.runtime.tracing.composed import composed
 from synth.runtime.tracing.modes import DROPOUTS as DROPS
@@ -72,6 +73,7 @@ class Witness(TorchFunctionMode):
         with (
             self.inside,
             without_checkpoints(),
+            as_written(),
             self,
             record_autograd_functions(self._autograd_function),
         ):

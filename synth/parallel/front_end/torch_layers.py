@@ -24,6 +24,9 @@ def layer_of(name: str, module: nn.Module, shape: Shape) -> Layer | None:
     """
     from torch import nn
 
+    weight: Any = getattr(module, "weight", None)
+    if weight is not None and weight.is_complex():  # of which no layer is planned
+        return None
     if type(module) is nn.Linear:
         return _linear(name, module, shape)
     plain: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}

@@ -74,3 +74,11 @@ def test_a_second_backward_pass_behind_a_step_is_refused(pools: RankPools) -> No
     for first, second in pools(2).call("twice", {"k": 2}):
         assert first == ""
         assert "needs 0.weight as it was" in second
+
+
+@pytest.mark.parametrize(("procs", "plan"), CUTS, ids=str)
+@pytest.mark.one_in(3)
+def test_a_change_by_data_is_refused_on_every_cut(procs: int, plan: Any, pools: RankPools) -> None:
+    for said in pools(procs).call("by_data", plan, "2.weight"):
+        assert all("needs 2.weight as it was" in each for each in said), said
+    assert pools(procs).call("by_data", plan, "2.bias") == [["", ""]] * procs, "no backward pass reads it"

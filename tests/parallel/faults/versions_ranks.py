@@ -219,3 +219,18 @@ def twice(plan: Any) -> list[str]:
         except RuntimeError as fault:
             said.append(str(fault))
     return said
+
+
+def by_data(plan: Any, name: str) -> list[str]:
+    """Words of a parameter that are changed by its data, of which torch counts nothing, or are replaced."""
+    said = []
+    for change in (lambda p: p.data.clamp_(-0.01, 0.01), lambda p: setattr(p, "data", p.data * 0.5)):
+        net: Any = synth.parallelize(two_layers(nn.Tanh()).double(), SHAPE, plan=plan)
+        loss = net(torch.ones(SHAPE, dtype=torch.float64)).square().mean()
+        change(dict(net.named_parameters())[name])
+        try:
+            loss.backward()
+            said.append("")
+        except RuntimeError as fault:
+            said.append(str(fault))
+    return said

@@ -320,6 +320,14 @@ def test_it_is_refused(made: nn.Module, said: str, monkeypatch: pytest.MonkeyPat
     assert str(same.value) == sentence
 
 
+@pytest.mark.filterwarnings("ignore:Complex modules")
+def test_a_complex_model_says_that_a_shape_is_real() -> None:
+    made = conv().to(torch.complex128)
+    with pytest.raises(ValueError, match=r"give a complex example tensor instead$"):
+        traced(made, SHAPE, torch.float64)
+    assert traced(made, (torch.zeros(SHAPE, dtype=torch.complex128),), torch.float64)
+
+
 def test_what_may_be_done_in_place() -> None:
     """A result that is given back, and what a layer does to itself."""
 

@@ -90,3 +90,32 @@ set_for_a_call("number of groups", lambda: nn.GroupNorm(2, 6), num_groups=3)
 set_for_a_call("slope", lambda: nn.LeakyReLU(0.1), negative_slope=0.5)
 set_for_a_call("share of dropped words", lambda: nn.Dropout(0.0), p=1.0)
 set_for_a_call("class", nn.ReLU, __class__=nn.Tanh)
+
+
+@model_habit("layers of complex weights")
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts, self.last = conv(3, 8), conv(8, 3)
+        self.rows, self.map = nn.Linear(6, 6, dtype=torch.complex128), nn.Linear(4, 4, dtype=torch.complex128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.complex(*self.parts(x).chunk(2, 1))
+        x = self.map(self.rows(x).mT.contiguous().transpose(1, 3)).transpose(1, 3)
+        return self.last(torch.cat([x.real, x.imag], 1))
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(x)
+
+
+@torch.compile(backend="eager")
+def compiled(x: torch.Tensor) -> torch.Tensor:
+    return x.tanh() + 1
+
+
+@model_habit("functions of torch.jit.script and torch.compile")
+class Written(Twice):
+    def again(self, x: torch.Tensor) -> torch.Tensor:
+        return compiled(scripted(x))
