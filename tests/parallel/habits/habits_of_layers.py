@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -105,9 +106,12 @@ class Complex(nn.Module):
         return self.last(torch.cat([x.real, x.imag], 1))
 
 
-@torch.jit.script
-def scripted(x: torch.Tensor) -> torch.Tensor:
+def gated(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(x)
+
+
+with warnings.catch_warnings(action="ignore"):  # it is deprecated
+    scripted: Any = torch.jit.script(gated)
 
 
 @torch.compile(backend="eager")
@@ -118,4 +122,5 @@ def compiled(x: torch.Tensor) -> torch.Tensor:
 @model_habit("functions of torch.jit.script and torch.compile")
 class Written(Twice):
     def again(self, x: torch.Tensor) -> torch.Tensor:
-        return compiled(scripted(x))
+        made: torch.Tensor = compiled(scripted(x))
+        return made
