@@ -33,6 +33,7 @@ from synth.parallel.layer_planner import How
 from synth.parallel.machine_here import measured_here
 from synth.parallel.members import ranks_of
 from synth.parallel.mode import require_no_plan
+from synth.parallel.one_thread import MAKING
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.recipe import NetworkRecipe, prepared_model
 from synth.parallel.self_check.automatic import require_as_model, when_to_check
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 
 @entered_by(Door.MODEL)
+@MAKING.alone()
 def parallelize(
     model: nn.Module,
     input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
@@ -134,9 +136,9 @@ def parallelize(
     `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
     Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
-    or a plan of another model. Raises `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a
-    model that the ranks cannot run, for example one with hooks. docs/training.md lists these
-    models.
+    for a plan of another model, or while another thread is in here. Raises `InfeasibleError` if nothing fits
+    the memory. Raises `ValueError` for a model that the ranks cannot run, for example one with hooks.
+    docs/training.md lists these models.
     """
     import torch
 
@@ -175,7 +177,8 @@ def parallelize(
     with torch.inference_mode(False), undisturbed(here), watched(members.everyone) as adopt:
         members = replace(with_everyone(members), refuses_gathers=refuse)
         prepare = partial(prepared_model, ranks=members.size, plan=plan, ahead=ahead, mode=mode)
-        prepared = consistent(partial(prepare, model, input), model, input, settings, members.everyone)
+        make = partial(MAKING.made, partial(prepare, model, input))
+        prepared = consistent(make, model, input, settings, members.everyone)
         recipe = NetworkRecipe(
             members,
             memory,

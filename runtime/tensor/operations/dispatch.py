@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from synth.runtime.rules.pointwise import UNTAGGED
 from synth.runtime.tensor.operations import (
@@ -94,6 +95,12 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         made = known.rule(func, args, kwargs)
     except NoParts:
         made = gathered(func, args, kwargs)
+    except IndexError as fault:  # of own words, such as a label that is no class
+        given = next(
+            e for e in tree_leaves((args, kwargs)) if type(e) is PartitionedTensor
+        )
+        given._partition.ranks.require(f"{short_name(func)}, which says: {fault}")
+        raise
     for each in changed:
         _show(each)
     if known.views:

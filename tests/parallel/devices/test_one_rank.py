@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 from torch.optim.optimizer import _foreach_supported_types
 
 import synth
+from synth.base.errors import UsageError
 from synth.runtime.tensor.operations import dispatch
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -117,3 +120,26 @@ def test_optimizers_take_lists(name: str) -> None:
     for key, values in model.state_dict().items():
         if key != "0.bias":  # its gradient is nothing but rounding
             torch.testing.assert_close(state[key], values, msg=f"{name}: {key}")
+
+
+def test_two_threads_that_make_networks_at_once_are_refused() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            entered.set()
+            assert go_on.wait(60)
+            return super().forward(x)
+
+    def parallelized(model: nn.Module) -> Any:
+        return synth.parallelize(model, (2, 3, 6, 6), check=False)
+
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(parallelized, Slow(3, 4, 3))
+        assert entered.wait(60)
+        with pytest.raises(UsageError, match="two threads of this process make networks at once"):
+            parallelized(nn.Conv2d(3, 4, 3))
+        go_on.set()
+        with pytest.raises(UsageError, match="call parallelize in one thread"):
+            first.result()
+    assert parallelized(nn.Conv2d(3, 4, 3))(torch.zeros(2, 3, 6, 6)).shape == (2, 4, 4, 4)

@@ -521,3 +521,15 @@ def wrapped(run: Run) -> None:
         functional.mse_loss(around(x), x.flip(0)).backward()
         nn.utils.clip_grad_norm_(around.parameters(), 0.5)
         optimizer.step()
+
+
+@habit("labels that are no class are caught, and training goes on")
+def mislabeled(run: Run) -> None:
+    model = run.classes()
+    optimizer = sgd(model)
+    try:
+        functional.cross_entropy(model(run.x()), torch.tensor([0, 1, 2, 7])).backward()
+    except (IndexError, RuntimeError):  # on ranks without such labels it is the latter
+        run.note(1.0)
+    optimizer.zero_grad()
+    steps(run, model, optimizer, 1)

@@ -53,6 +53,7 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
     ),
     *("tied weights of an encoder and a decoder", "lists and dicts of parameters and modules"),
     *("weights that are computed, by functional_call", "another momentum and eps for a call"),
+    *("labels that are no class are caught, and training goes on",),
     *("layers of complex weights", "functions of torch.jit.script and torch.compile"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError
