@@ -24,7 +24,7 @@ from synth.runtime.model.call_graphs import (
 )
 from synth.runtime.model.inference import asks_gradient
 from synth.runtime.model.methods import with_method
-from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.model.step_graph import StepGraph, in_all
 from synth.runtime.model.templates import emptied, follow_left, follow_network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs, OtherCallError
@@ -71,11 +71,7 @@ class Programs:
     @property
     def settings(self) -> dict[str, set[str]]:
         """Module -> the attributes that all steps of all graphs read at each call."""
-        found: dict[str, set[str]] = {}
-        for graph in self:
-            for module, own in graph.settings.items():
-                found[module] = found.get(module, own) & own
-        return found
+        return in_all(pair for graph in self for pair in graph.settings.items())
 
     def of_call(
         self, method: str, args: Any, kwargs: Mapping[str, Any], network: nn.Module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -181,12 +181,13 @@ class StepGraph(Wiring):
     @cached_property
     def settings(self) -> dict[str, set[str]]:
         """Module -> the attributes that all of its steps read at each call."""
-        found: dict[str, set[str]] = {}
-        for call, (module, _) in self.targets.items():
-            step = self.steps[call]
-            own = set((step.inner if isinstance(step, InOneMode) else step).settings)
-            found[module] = found.get(module, own) & own
-        return found
+        steps = (
+            (module, self.steps[call]) for call, (module, _) in self.targets.items()
+        )
+        return in_all(
+            (module, {*(each.inner if isinstance(each, InOneMode) else each).settings})
+            for module, each in steps
+        )
 
     @property
     def ranks(self) -> Ranks:
@@ -528,6 +529,14 @@ class StepGraph(Wiring):
             require_finite(f"{shown}: Out", values, _nowhere, self.ranks)
             check_gradient(f"{shown}: dOut", values, _nowhere, self.ranks)
         return values
+
+
+def in_all(named: Iterable[tuple[str, set[str]]]) -> dict[str, set[str]]:
+    """Name -> what all sets that are given for it have."""
+    found: dict[str, set[str]] = {}
+    for name, own in named:
+        found[name] = found.get(name, own) & own
+    return found
 
 
 def prefetched_before(

@@ -165,12 +165,7 @@ class Call:
 
     def joined(self) -> tuple[list[Any], int] | None:
         """The operands of a concatenation, and its dimension; None if unknown."""
-        args, kwargs = self.node.args, self.node.kwargs
-        parts: Any = args[0] if args else kwargs.get("tensors")
-        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-        if not isinstance(parts, list | tuple) or not isinstance(dim, int):
-            return None
-        return list(parts), dim % len(self.out)
+        return joined_by(self.node)
 
     @staticmethod
     def state_key(name: str) -> str:
@@ -230,6 +225,19 @@ def _parameters(
         elif each.op == "get_attr":
             found[each] = str(each.target), tensors[str(each.target)]
     return found
+
+
+def joined_by(node: fx.Node) -> tuple[list[Any], int] | None:
+    """The operands that a call concatenates or stacks, and the dimension of the result.
+
+    None where they are unknown.
+    """
+    args, kwargs = node.args, node.kwargs
+    parts: Any = args[0] if args else kwargs.get("tensors")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if not isinstance(parts, list | tuple) or not isinstance(dim, int):
+        return None
+    return list(parts), dim % len(node_shape(node))
 
 
 def node_shape(node: fx.Node) -> tuple[int, ...]:

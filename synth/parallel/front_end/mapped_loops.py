@@ -31,21 +31,22 @@ def map_loops(graph: fx.Graph, operators: Operators) -> None:
     """Replace the stacks of a graph whose parts are made alike."""
     import torch
 
+    from synth.runtime.operators.call import joined_by
+
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in (torch.stack, torch.cat) or not uniform([node]):
             continue
-        parts = node.args[0] if node.args else node.kwargs.get("tensors")
-        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-        given = isinstance(parts, list | tuple) and isinstance(dim, int) and "out" not in node.kwargs
-        if not given or node.meta.get("expression") or len(parts) < TURNS or not uniform([node, *parts]):
+        joined = None if "out" in node.kwargs or node.meta.get("expression") else joined_by(node)
+        if joined is None or len(joined[0]) < TURNS or not uniform([node, *joined[0]]):
             continue
+        parts, dim = joined
         writer = LoopWriter(graph, operators, node.prev, node)
         value, new = node.meta["value"], node.target is torch.stack
         if not new and len({part.meta["value"].shape for part in parts}) > 1:
             continue
-        made = writer.mapped(tuple(parts), dim % value.dim(), new, value)
+        made = writer.mapped(tuple(parts), dim, new, value)
         if made is None and new:
-            made = writer.joined(tuple(parts), dim % value.dim(), value)
+            made = writer.joined(tuple(parts), dim, value)
         if made is not None:
             redirect_users(node, made)
             writer.erase(node)

@@ -87,17 +87,16 @@ def join_stacks(graph: fx.Graph) -> None:
     """Replace every stack by a concatenation along a new dimension."""
     import torch
 
+    from synth.runtime.operators.call import joined_by
     from synth.runtime.tracing.expressions import is_computed
 
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not torch.stack or "arguments" in node.meta:
             continue
-        parts = node.args[0] if node.args else node.kwargs.get("tensors")
-        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-        given = isinstance(parts, list | tuple) and isinstance(dim, int) and "out" not in node.kwargs
-        if not given or not any(is_computed(each) for each in parts):
+        joined = None if "out" in node.kwargs else joined_by(node)
+        if joined is None or not any(is_computed(each) for each in joined[0]):
             continue
-        dim %= node.meta["value"].dim()
+        parts, dim = joined
         with graph.inserting_before(node):
             wide = []
             for part in parts:
