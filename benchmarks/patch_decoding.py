@@ -1,17 +1,18 @@
-"""Decoding of images by autoencoders of diffusers: ours beside patch-parallel by hand, and beside tiles.
+"""Decoding by autoencoders of diffusers, of images and films: ours beside patch-parallel by hand.
 
     torchrun --nproc-per-node=4 -m benchmarks.patch_decoding [NAME ...] [--side 32] [--recompute 0.1]
 
 The models are those of `vae_families`, with random weights in float32, on larger latents. By hand, as
 serving projects have it: the image is cut into blocks with the smallest halos, every convolution of more
 than one tap exchanges its halo, group normalizations sum two words of a group over all ranks, attention is
-computed from the gathered map, and the blocks of the image are gathered. Ours gives the whole image to
-every rank, too. Rounds alternate; seconds are medians, processor seconds are those of all ranks. Bytes are
-what the busiest rank receives, as the kernel counts them on its sockets. "error" is the largest distance
-from one process by its largest word. That of tiles is of `enable_tiling` with tiles of half the side and a
-quarter of overlap, for which ranks exchange nothing. Ours may compute a tenth more for margins
-(`recompute=0.1`). "least" are the bytes that both gather: of the image, and of the maps of attention. No
-halo is among them.
+computed from the gathered map, and the blocks of the image are gathered. Films are cut in the same way, in
+all frames; frames that causal convolutions keep for the next ones are kept with their halo. Ours gives the
+whole image or film to every rank, too. Rounds alternate; seconds are medians, processor seconds are those of
+all ranks. Bytes are what the busiest rank receives, as the kernel counts them on its sockets. "error" is the
+largest distance from one process by its largest word. That of tiles is of `enable_tiling` of images, with
+tiles of half the side and a quarter of overlap, for which ranks exchange nothing. Ours may compute a tenth
+more for margins (`recompute=0.1`). "least" are the bytes that both gather: of the image, and of the maps
+of attention. No halo is among them.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ from typing import Any, NamedTuple
 import diffusers
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 import synth
 from benchmarks.suite.contenders.collectives import gathering
-from benchmarks.suite.models.by_hand import best_parts, block, joined, spatial
+from benchmarks.suite.contenders.spatial import Halo, Parts
+from benchmarks.suite.models.by_hand import CONVS, OnWhole, SpatialGroupNorm, best_parts, block, joined
 from benchmarks.suite.sockets import traffic
 from benchmarks.vae_families import FAMILIES
 
 IMAGES = ("SD", "SDXL", "SD3", "Flux", "Flux.2")
-HEAD = "| family | image | bytes | by hand | ours / theirs | least / theirs | s | by hand | ours / theirs |"
+FILMS = ("Qwen-Image", "Wan 2.1", "Wan 2.2", "CogVideoX", "LTX")  # a film of one frame first
+FRAMES = {"Qwen-Image": 1}  # of latents
+ATTENTION = "Attention", "WanAttentionBlock", "QwenImageAttentionBlock"
+HEAD = "| family | output | bytes | by hand | ours / theirs | least / theirs | s | by hand | ours / theirs |"
 HEAD += " processor s | by hand | error | by hand | tiles |"
 Decode = Callable[[], torch.Tensor]
 
@@ -64,7 +70,7 @@ def main() -> None:
     synth.init_process_group("gloo")
     torch.set_grad_enabled(False)
     lines, ratios = [HEAD, "|---" * (HEAD.count("|") - 1) + "|"], list[tuple[float, float]]()
-    for name in args.names or IMAGES:
+    for name in args.names or (*IMAGES, *FILMS):
         line, ratio = measured(name, args.side, args.rounds, args.recompute)
         lines.append(line)
         ratios.append(ratio)
@@ -87,17 +93,17 @@ def measured(name: str, side: int, rounds: int, recompute: float) -> tuple[str, 
     kind, options, _ = FAMILIES[name]
     torch.manual_seed(0)
     model = getattr(diffusers, kind)(**options).eval().requires_grad_(False)
-    channels = options.get("latent_channels", 4)
-    latents = torch.randn((1, channels, side, side), generator=torch.Generator().manual_seed(1))
+    channels, frames = options.get("latent_channels", 4), [FRAMES.get(name, 3)] * (name in FILMS)
+    latents = torch.randn((1, channels, *frames, side, side), generator=torch.Generator().manual_seed(1))
     whole, least = gathered_bytes(model, latents)
-    image = tuple(whole.shape)
-    vae: Any = synth.parallelize_vae(copy.deepcopy(model), image, check=False, recompute=recompute)
-    parts = best_parts((side, side), 1)
-    hand = spatial(copy.deepcopy(model.decoder), parts, ("Attention",), norms=True)
-    before = model.post_quant_conv or torch.nn.Identity()
+    shape = tuple(whole.shape)
+    vae: Any = synth.parallelize_vae(copy.deepcopy(model), shape, check=False, recompute=recompute)
+    parts = (*[1] * len(frames), *best_parts((side, side), 1))
+    hand = copy.deepcopy(model)
+    in_blocks(hand.decoder, parts)
 
     def by_hand() -> torch.Tensor:
-        own = hand(block(before(latents), parts))
+        own = hand.decode(block(latents, parts)).sample
         return joined(gathering(own, 0)().chunk(dist.get_world_size()), parts)
 
     def ours() -> torch.Tensor:
@@ -105,21 +111,65 @@ def measured(name: str, side: int, rounds: int, recompute: float) -> tuple[str, 
         return made
 
     mine, theirs = costs([ours, by_hand], rounds)
-    errors = [far(each(), whole) for each in (ours, by_hand, lambda: tiled(model, latents))]
-    shown = ["x".join(map(str, image))]
+    ways = [ours, by_hand] + [lambda: tiled(model, latents)] * (name in IMAGES)
+    errors = [f"{far(each(), whole):.0e}" for each in ways] + [""] * (name in FILMS)
+    shown = ["x".join(map(str, shape))]
     shown += [f"{mine.received:,}", f"{theirs.received:,}", f"{mine.received / theirs.received:.2f}"]
     shown += [f"{least / theirs.received:.2f}"]
     shown += [f"{mine.seconds:.3f}", f"{theirs.seconds:.3f}", f"{mine.seconds / theirs.seconds:.2f}"]
-    shown += [f"{mine.processor:.3f}", f"{theirs.processor:.3f}", *(f"{each:.0e}" for each in errors)]
+    shown += [f"{mine.processor:.3f}", f"{theirs.processor:.3f}", *errors]
     ratio = mine.received / theirs.received, mine.seconds / theirs.seconds
     return f"| {name} | {' | '.join(shown)} |", ratio
+
+
+def in_blocks(model: torch.nn.Module, parts: Parts) -> None:
+    """Let a decoder compute one of `parts` blocks, in place. parts: of an image's or a film's dimensions."""
+    for name, child in model.named_children():
+        if type(child).__name__ in ATTENTION:
+            setattr(model, name, OnWhole(child, parts))
+        elif isinstance(child, CONVS):
+            child.forward = BlockConv(child, parts)
+        elif isinstance(child, torch.nn.GroupNorm):
+            setattr(model, name, SpatialGroupNorm(child))
+        else:
+            in_blocks(child, parts)
+
+
+class BlockConv:
+    """The forward of a convolution of stride 1 on a block, of an image, a film, or the frames of one."""
+
+    def __init__(self, conv: Any, parts: Parts) -> None:
+        self.conv, frames = conv, len(conv.kernel_size) - 2
+        parts = (*[1] * frames, *parts[-2:])
+        # causal convolutions of Wan pad by themselves: twice the padding in front of the frames
+        pads = getattr(conv, "_padding", ())
+        self.front = pads[4] if pads else 0
+        rows = (*conv.padding[:frames], *((pads[2], pads[0]) if pads else conv.padding[-2:]))
+        cut = [n > 1 and pad > 0 for n, pad in zip(parts, rows, strict=True)]
+        self.halo = Halo(parts, rows) if any(cut) else None
+        self.padding = tuple(0 if own else pad for own, pad in zip(cut, rows, strict=True))
+        self.kept: torch.Tensor | None = None  # frames with their halo
+
+    def __call__(self, share: torch.Tensor, cache_x: torch.Tensor | None = None) -> torch.Tensor:
+        """The block of the output. cache_x: frames before these, of the block."""
+        conv = self.conv
+        run = functional.conv2d if len(self.padding) == 2 else functional.conv3d
+        wide = share if self.halo is None else self.halo.widen(share.contiguous())
+        if self.front:
+            before = cache_x if self.halo is None else self.kept
+            if cache_x is not None and before is not None:
+                wide = torch.cat((before[:, :, -cache_x.shape[2] :], wide), 2)
+            self.kept = wide[:, :, -self.front :]
+            known = 0 if cache_x is None else cache_x.shape[2]
+            wide = functional.pad(wide, (0, 0, 0, 0, self.front - known, 0))
+        return run(wide, conv.weight, conv.bias, padding=self.padding, groups=conv.groups)
 
 
 def gathered_bytes(model: Any, latents: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The image, and the bytes of it and of the maps of attention that a rank has to receive."""
     maps, hooks = list[int](), []
     for module in model.decoder.modules():
-        if type(module).__name__ == "Attention":
+        if type(module).__name__ in ATTENTION:
             hooks.append(module.register_forward_pre_hook(lambda _, given: maps.append(given[0].nbytes)))
     whole: torch.Tensor = model.decode(latents).sample
     for each in hooks:

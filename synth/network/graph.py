@@ -45,7 +45,8 @@ class Node:
     tied: whether its parameters are those of nodes before it, which count their words.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
-    maps, dims: of a reindexing; see `Reindexing`.
+    maps, dims: of a reindexing; see `Reindexing`. A concatenation of positions is a "gathered" node with its
+    dimension in `dims`, and a map of its rows for every input, which has zeros in the rows of the others.
     groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
     direct: whether the call of the model reads its inputs and gives its result with the dimensions of the
     network, and takes no other tensors with positions; only then may ranks compute rows of others in it.
@@ -269,6 +270,11 @@ class Network:
                 for name in node.inputs[1:]:
                     common = _common_channels(self.parts[name], self.parts[node.name], "out")
                     yield from ((node.name, name, *each) for each in common)
+            elif (largest := largest_laid_out(node, self.parts)) is not None:
+                for place, name in enumerate(node.inputs):
+                    rows = (_rows_of(node, place, self.parts[node.name][0]),)
+                    common = _common_channels(self.parts[name], rows, "out") if place != largest else ()
+                    yield from ((node.name, name, *each) for each in common)
 
     @property
     def parameters(self) -> int:
@@ -289,8 +295,11 @@ def parts_of_input(shape: tuple[int, ...]) -> dict[str, Parts]:
 
 def parts_of(node: Node, known: Mapping[str, Parts]) -> Parts:
     """The parts of a node's output. known: those of its inputs."""
-    if node.kind == "gathered":  # every rank computes it from whole tensors
-        return (Part(None, 0, math.prod(node.shape[1:2])),)
+    if node.kind == "gathered":  # every rank computes it from whole tensors, but for joined rows
+        place = largest_laid_out(node, known)
+        if place is None:
+            return (Part(None, 0, math.prod(node.shape[1:2])),)
+        return (_joined(node, place, known[node.inputs[place]][0]),)
     if node.layer or not node.inputs:
         return (Part(node.name, 0, node.shape[1]),)
     first = known[node.inputs[0]]
@@ -313,6 +322,39 @@ def first_laid_out(names: Sequence[str], known: Mapping[str, Parts]) -> int:
     return next(places, 0)
 
 
+def largest_laid_out(node: Node, known: Mapping[str, Parts]) -> int | None:
+    """The place of the input in whose layout joined rows lie: that of most rows of which all channels lie as
+    those of one planned node do. None where there is none, and for any other node."""
+    places = [place for place, name in enumerate(node.inputs) if node.dims and _is_whole(node, known[name])]
+    return max(places, key=lambda place: node.maps[place].size, default=None)
+
+
+def _is_whole(node: Node, parts: Parts) -> bool:
+    first = parts[0]
+    alone = len(parts) == 1 and first.node is not None and first.regular
+    return alone and (first.first, first.count) == (0, node.shape[1])
+
+
+def _joined(node: Node, place: int, part: Part) -> Part:
+    """An input of joined rows as if it were padded by those of the others."""
+    return replace(part, path=(*part.path, _along(node, "", node.maps[place], node.shape)))
+
+
+def _rows_of(node: Node, place: int, joined: Part) -> Part:
+    """The rows of an input in joined rows."""
+    own, rows = node.maps[place], node.maps[place].rows
+    start = sum(each.size for each in node.maps[:place])
+    shape = tuple(own.size if dim == node.dims[0] else n for dim, n in enumerate(node.shape))
+    selected = RowMap(len(rows), range(start, start + own.size))
+    return replace(joined, path=(*joined.path, _along(node, f".{place}", selected, shape)))
+
+
+def _along(node: Node, suffix: str, row_map: RowMap, shape: tuple[int, ...]) -> Reindexing:
+    maps = [RowMap(size, range(size)) for size in node.shape]
+    maps[node.dims[0]] = row_map
+    return Reindexing(f"{node.name}{suffix}", tuple(maps), shape)
+
+
 def _reduced(node: Node, parts: Parts) -> Parts:
     """The parts of a value whose positions are reduced, each by itself."""
     found = []
@@ -328,14 +370,14 @@ def _reduced(node: Node, parts: Parts) -> Parts:
 def _moved(node: Node, parts: Parts) -> Parts:
     """The parts of a reindexed or shuffled value.
 
-    They have no planned node where the value has other samples, or a reindexed one other channels.
+    They have no planned node where a reindexed value has other channels.
     """
     first = parts[0]
     unknown = (Part(None, 0, math.prod(node.shape[1:2])),)
     if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
         made = _selected(node, parts) if node.kind == "reindex" else _shuffled(node, parts)
         return made or unknown
-    if not first.regular or node.dims[:2] not in ((), (0, 1)):
+    if not first.regular or node.dims[1:2] not in ((), (1,)):
         return unknown
     last: Moved = Shuffle(node.name, node.in_shape, node.shape)
     if node.kind == "reindex":

@@ -84,5 +84,5 @@ KINDS: dict[str, Kind] = {
     "reindex": Kind(("rows", "dims"), ("rows",), moves=True, accesses=(2, 2)),
     **dict.fromkeys(SHUFFLES, Kind(("factor",), ("factor",), moves=True, accesses=(2, 2))),
     "channelmean": Kind(("size",), ("size",), moves=True, accesses=(2, 2)),
-    "gathered": Kind(("shape", "parameters", "divided", "multiply_adds"), ("shape",), several=None),
+    "gathered": Kind(("shape", "parameters", "divided", "multiply_adds", "joined"), ("shape",), several=None),
 }

@@ -16,6 +16,7 @@ from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
 from synth.network.kinds import CONVS, KINDS, SHUFFLES
 from synth.network.row_map_entries import padding_of, row_maps
+from synth.network.row_maps import joined_rows, joined_shape
 
 Shape = tuple[int, ...]
 
@@ -122,7 +123,19 @@ class _NodeBuilder:
         trained = self.trained() if "parameters" in entry.arguments else 0
         work = int(number_of(entry, "multiply_adds")) if "multiply_adds" in entry.arguments else 0
         node = Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained)
+        if "joined" in entry.arguments:
+            node = self._of_joined_rows(node, int(number_of(entry, "joined")))
         return replace(node, divided=division_of(entry), multiply_adds=work)
+
+    def _of_joined_rows(self, node: Node, dim: int) -> Node:
+        """A concatenation of its inputs along a dimension of positions."""
+        place, joined = self.entry.arguments["joined"], joined_shape(self.shapes, dim)
+        if dim < 2 or joined != node.shape:
+            raise place.fault(
+                f"{node.name}: joined is {dim}, but {', '.join(map(shown, self.shapes))} do not make"
+                f" {shown(node.shape)} along it; write the dimension, from 2, of which the inputs have rows"
+            )
+        return replace(node, dims=(dim,), maps=joined_rows([each[dim] for each in self.shapes]))
 
     def reindex(self) -> Node:
         """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""

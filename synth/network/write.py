@@ -74,7 +74,8 @@ def _arguments(node: Node) -> dict[str, Any]:
             pairs = zip(*sorted((node.in_shape[2:], node.shape[2:])), strict=True)
             return {"factor": [more // less for less, more in pairs]}
         case "gathered":
-            own = {"divided": node.divided} if node.divided else {}
+            own: dict[str, Any] = {"divided": node.divided} if node.divided else {}
+            own |= {"joined": node.dims[0]} if node.dims else {}
             return {
                 "shape": list(node.shape),
                 **own,

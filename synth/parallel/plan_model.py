@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from synth.base.doors import Door, entered_by
 from synth.machine.file import load_machine
 from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
+from synth.parallel.counted_plan import least_counted
 from synth.parallel.front_end.trace_model import trace_model
-from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.mode import check_mode
-from synth.parallel.planned_words import planned_words, require_few
-from synth.parallel.recipe import NetworkRecipe, PreparedModel, request_of, within
+from synth.parallel.recipe import counting, request_of, within
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from synth.parallel.front_end.trace_model import TracedModel
-    from synth.runtime.model.planned_words import PlannedWords
     from synth.runtime.tracing.inputs import Inputs
 
 
@@ -64,7 +60,6 @@ def plan_model(
     argument, `InputError` for a wrong machine file.
     """
     from synth.runtime.grid.rules.processors import this_processor
-    from synth.runtime.model.templates import emptied
     from synth.runtime.tracing.inputs import Inputs
     from synth.runtime.tracing.plain_model import uncompiled
 
@@ -85,27 +80,6 @@ def plan_model(
         recompute=recompute,
     )
     traced = trace_model(model, input)
+    words_of = counting(model, Inputs.of(input), traced, state or "")
     plan = plan_network(traced.network, within(request, memory))
-    return replace(
-        plan,
-        words_of=partial(
-            _words_of, emptied(model, ()), Inputs.of(input).without_examples(), traced, state or ""
-        ),
-    )
-
-
-def _words_of(
-    model: nn.Module, inputs: Inputs, traced: TracedModel, state: str, plan: NetworkPlan
-) -> PlannedWords:
-    """The words of all calls of a model without values, on ranks that do not run."""
-    from synth.runtime.grid.ranks import AbsentRanks
-
-    request = plan.request
-    require_few(request.procs)
-    options = {"check_finite": False, "batch_norm": request.batch_norm, "state": state}
-    inference = request.resident_weights
-    asked = request.input_gradient and not inference
-    ranks = AbsentRanks.numbered(request.procs)
-    recipe = NetworkRecipe(ranks, None, asked, None, options, inference)
-    parts = recipe.parts(inputs, PreparedModel(traced, {}, LayerPlans.of(plan), True))
-    return planned_words(model, parts, ranks, asked)
+    return least_counted(replace(plan, words_of=words_of))

@@ -23,6 +23,7 @@ from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.margin_places import margin_places
 from synth.parallel.mode import check_mode, require_evaluation
+from synth.parallel.planned_words import planned_words, require_few
 from synth.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from synth.runtime.grid.rules.processors import Processor
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.network import Network
+    from synth.runtime.model.planned_words import PlannedWords
     from synth.runtime.model.step_graph import StepGraph
     from synth.runtime.tensor.partition import Partition
     from synth.runtime.tracing.inputs import Inputs
@@ -128,7 +130,7 @@ class NetworkRecipe(NamedTuple):
                 read = partial(self.prepare, template, inputs, device=device.type)
                 again = consistent(read, template, inputs, {}, self.members.everyone)
                 place = first.context.process_groups, first, device, partitions
-                return assembled(template, self.parts(inputs, again), *place)
+                return assembled(template, self.parts(template, inputs, again), *place)
             if prepared.whole_plan and input_gradient:
                 raise ValueError(
                     "an input requires a gradient, which the plan that was given does not make; plan with"
@@ -148,9 +150,10 @@ class NetworkRecipe(NamedTuple):
             if network is not None:
                 self._compare(template, network, inputs, made.traced)
             asked = self._replace(input_gradient=self.input_gradient or input_gradient)
-            return assembled(template, asked.parts(inputs, made), first.context.process_groups, first, device)
+            parts = asked.parts(template, inputs, made)
+            return assembled(template, parts, first.context.process_groups, first, device)
 
-        return Network(model, self.parts(inputs, prepared), self.members, other, self.whole)
+        return Network(model, self.parts(model, inputs, prepared), self.members, other, self.whole)
 
     def _compare(self, template: nn.Module, network: nn.Module, inputs: Inputs, traced: TracedModel) -> None:
         """Compare what is called first now with the model, on the first rank. All ranks call this.
@@ -166,8 +169,8 @@ class NetworkRecipe(NamedTuple):
         asked = ranks, self.inference, self.options["batch_norm"]
         self.compare(model, inputs, traced, *asked)
 
-    def parts(self, inputs: Inputs, prepared: PreparedModel) -> NetworkParts:
-        """What the network is made of for some inputs. All ranks call this."""
+    def parts(self, model: nn.Module, inputs: Inputs, prepared: PreparedModel) -> NetworkParts:
+        """What the network of a model is made of for some inputs. All ranks call this."""
         from synth.runtime.model.assemble import NetworkParts
 
         members, memory, options = self.members, self.memory, self.options
@@ -183,7 +186,8 @@ class NetworkRecipe(NamedTuple):
             request = request_of(self.inference, procs=ranks, ahead=self.ahead, **asked)
             if self.measured and ranks > 1:
                 request = for_time(request, self.measured(members, traced.device, traced.dtype))
-            plans = chosen_by_first(network, within(request, memory), members)
+            counted = partial(counting, model, inputs, traced, options.get("state") or "")
+            plans = chosen_by_first(network, within(request, memory), members, counted)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
         planner = LayerPlanner(
@@ -246,6 +250,32 @@ def processors_of(ranks: Ranks) -> tuple[Processor, ...]:
 
     found = combined(ranks.everyone, {this_processor()}, lambda own, child: own | child)
     return () if None in found else tuple(sorted(found))
+
+
+def counting(
+    model: nn.Module, inputs: Inputs, traced: TracedModel, state: str
+) -> Callable[[NetworkPlan], PlannedWords]:
+    """Counts the words of all calls of a model in a plan, on ranks that do not run.
+
+    It keeps no values of the model. state: see `parallelize`.
+    """
+    from synth.runtime.grid.ranks import AbsentRanks
+    from synth.runtime.model.templates import emptied
+
+    template, given = emptied(model, ()), inputs.without_examples()
+
+    def words_of(plan: NetworkPlan) -> PlannedWords:
+        request = plan.request
+        require_few(request.procs)
+        options = {"check_finite": False, "batch_norm": request.batch_norm, "state": state}
+        inference = request.resident_weights
+        asked = request.input_gradient and not inference
+        ranks = AbsentRanks.numbered(request.procs)
+        recipe = NetworkRecipe(ranks, None, asked, None, options, inference)
+        made = PreparedModel(traced, {}, LayerPlans.of(plan), True)
+        return planned_words(template, recipe.parts(template, given, made), ranks, asked)
+
+    return words_of
 
 
 # -- requests for plans ---------------------------------------------------------------------------------

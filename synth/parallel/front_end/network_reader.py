@@ -18,7 +18,7 @@ from synth.layer.layer import Layer
 from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
 from synth.network.node_builder import shape_before_flatten
 from synth.network.reductions import layer_below
-from synth.network.row_maps import CONSTANT, RowMap
+from synth.network.row_maps import RowMap, joined_rows, joined_shape
 from synth.parallel.front_end.node_facts import division, saved_tensor
 from synth.parallel.front_end.node_names import NodeNames
 from synth.parallel.front_end.torch_layers import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from synth.runtime.operators.call import Call
     from synth.runtime.operators.table import Operators
+    from synth.runtime.rules.local_forms import LocalForm
     from synth.runtime.rules.reductions import ReductionForm
     from synth.runtime.rules.row_calls import MovedRows
 
@@ -172,9 +173,11 @@ class NetworkReader:
                 value = self._reduction(call, operator.form)
             case "flatten":
                 value = self._flatten(call)
+            case "local":
+                value = self._along_channels(call, operator.form)
             case _:
                 value = None
-        return value or self._gathered(call)
+        return value or self._framed(call) or self._gathered(call)
 
     def _layer(self, call: Call, module: Any) -> Value | None:
         """A convolution or linear layer."""
@@ -246,6 +249,39 @@ class NetworkReader:
         name = self.names.of(call)
         return self._put(Node(name, "flatten", (first.name,), call.out, before), (0, 1))
 
+    def _along_channels(self, call: Call, form: LocalForm) -> Value | None:
+        """A call along the channels alone, such as a softmax or a normalization of vectors."""
+        first = self.values[call.inputs[0]]
+        if call.out != call.shapes[0]:
+            return None
+        along = [first.order[dim] for dim in range(len(call.out)) if form.units.get(dim) != 1]
+        if along != [1]:
+            return None
+        return self._add(call, "softmax", [first.name], first.order)
+
+    def _framed(self, call: Call) -> Value | None:
+        """A view that adds or drops dimensions of extent 1 alone, as where frames of a film are samples."""
+        from synth.runtime.operators.one_tensor import RESHAPES
+
+        if call.word not in RESHAPES or not all(2 <= len(each) <= 5 for each in (call.out, *call.shapes)):
+            return None
+        first, before = self.values[call.inputs[0]], call.shapes[0]
+        real = [dim for dim, n in enumerate(before) if n > 1]
+        if [before[dim] for dim in real] != [n for n in call.out if n > 1]:
+            return None
+        left = iter(real)
+        dims = [first.order[next(left)] if n > 1 else -1 for n in call.out]
+        if 1 not in dims[1:]:
+            return None
+        at = dims.index(1)
+        placed = [0, at, *(dim for dim in range(1, len(dims)) if dim != at)]  # of the model, in the network's
+        here = self._shape_of(first.name)
+        maps = tuple(RowMap(extent, range(extent)) for extent in here)
+        name, shape = self.names.of(call), tuple(call.out[dim] for dim in placed)
+        inner = tuple(dims[dim] for dim in placed)
+        made = Node(name, "reindex", (first.name,), shape, here, maps=maps, dims=inner)
+        return self._put(made, tuple(placed.index(dim) for dim in range(len(placed))), call.word)
+
     def _cat(self, call: Call, joined: Sequence[fx.Node], dim: int) -> Value | None:
         parts = [self.values[part] for part in joined]
         order = parts[0].order
@@ -262,22 +298,29 @@ class NetworkReader:
     def _behind_inputs(self, call: Call, parts: Sequence[Value], dim: int) -> Value | None:
         """Rows of a value between those of other inputs, such as a cache: as if it were padded.
 
-        None where several parts are computed. The others lie where the value does.
+        The others lie where the value does. Where several parts are computed, see `_joined_positions`.
         """
         own = [place for place, part in enumerate(parts) if self.notes.get(part.name) != OTHER]
         if len(own) != 1:
-            return None
-        sizes = [self._shape_of(part.name)[part.order[dim]] for part in parts]
-        source, start = parts[own[0]], sum(sizes[: own[0]])
-        shape = self._shape_of(source.name)
+            return self._joined_positions(call, parts, dim)
+        source = parts[own[0]]
+        name, shape, at = self.names.of(call), self._shape_of(source.name), source.order[dim]
         maps = [RowMap(extent, range(extent)) for extent in shape]
-        size, at = sizes[own[0]], source.order[dim]
-        rows = [*[CONSTANT] * start, *range(size), *[CONSTANT] * (sum(sizes) - start - size)]
-        maps[at] = RowMap(size, rows)
-        name = self.names.of(call)
+        maps[at] = joined_rows([self._shape_of(part.name)[part.order[dim]] for part in parts])[own[0]]
         joined = tuple(len(each.rows) for each in maps)
         made = Node(name, "reindex", (source.name,), joined, shape, maps=tuple(maps))
         return self._put(made, source.order, "beside another input")
+
+    def _joined_positions(self, call: Call, parts: Sequence[Value], dim: int) -> Value | None:
+        """Positions of several values: they lie where those of the largest do; see `largest_laid_out`."""
+        plain, shapes = straight(call.out), [self._shape_of(part.name) for part in parts]
+        if any(part.order != plain for part in parts) or joined_shape(shapes, dim) != call.out:
+            return None
+        made = self._gathered(call)
+        sources, maps = tuple(part.name for part in parts), joined_rows([each[dim] for each in shapes])
+        node = replace(self.nodes[made.name], inputs=sources, in_shape=shapes[0], maps=maps, dims=(dim,))
+        self.nodes[made.name] = node
+        return made
 
     def _reindex(self, call: Call, moved: MovedRows) -> Value | None:
         """Rows that are moved or selected, in the order of the network's dimensions."""
@@ -374,7 +417,7 @@ class NetworkReader:
         name, shape = self.names.of(call), self._shape_of(sources[0])
         made = Node(name, kind, tuple(sources), shape, shape, trained=trained, tied=tied)
         what = _word(call) if call.module is None else _word(call).lower()
-        told = kind in ("relu", "scale", "scan", "add", "mul") and what != kind
+        told = kind in ("relu", "scale", "scan", "softmax", "add", "mul") and what != kind
         return self._put(made, order, what if told else "")
 
     def _planned(self, call: Call, node: Node, order: Shape) -> Value:

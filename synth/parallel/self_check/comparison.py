@@ -252,7 +252,7 @@ class Comparison:
         asked = not self.inference
         recipe = NetworkRecipe(alone, None, asked, None, options, self.inference)
         prepared = PreparedModel(sample.traced, {}, None, False)
-        parts = recipe.parts(sample.inputs, prepared)
+        parts = recipe.parts(sample.model, sample.inputs, prepared)
         parts = parts._replace(make=self._timely(parts.make))
         network = Network(sample.model, parts, alone)
         return Pair(sample.model, network, parts.graph, sample.arguments, sample.values, asked)

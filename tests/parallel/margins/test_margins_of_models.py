@@ -34,7 +34,7 @@ def graph_of(
     ranks = AbsentRanks(tuple(range(plan.request.procs)), rank)
     options = {"check_finite": False, "batch_norm": "global"}
     recipe = NetworkRecipe(ranks, None, False, None, options, True)
-    parts = recipe.parts(Inputs.of(shape), PreparedModel(traced, {}, LayerPlans.of(plan), True))
+    parts = recipe.parts(model, Inputs.of(shape), PreparedModel(traced, {}, LayerPlans.of(plan), True))
     return assembled(model, parts, ProcessGroups(ranks))
 
 
