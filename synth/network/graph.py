@@ -272,9 +272,10 @@ class Network:
                     yield from ((node.name, name, *each) for each in common)
             elif (largest := largest_laid_out(node, self.parts)) is not None:
                 for place, name in enumerate(node.inputs):
-                    rows = (_rows_of(node, place, self.parts[node.name][0]),)
-                    common = _common_channels(self.parts[name], rows, "out") if place != largest else ()
-                    yield from ((node.name, name, *each) for each in common)
+                    rows = _rows_of(node, place, self.parts[node.name][0])
+                    if place != largest:
+                        common = _common_channels(self.parts[name], (rows,), "out")
+                        yield from ((node.name, name, *each) for each in common)
 
     @property
     def parameters(self) -> int:

@@ -21,7 +21,7 @@ from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.planner import plan_network
 
-UNSEEN = "gathered", "reindex"  # kinds of calls that may cut operands anew
+UNSEEN = "gathered", "reindex", "softmax"  # kinds of calls that may cut operands anew
 SEEN = 0.9  # of the cost with all calls: where the planner sees as much, no other plan is tried
 
 

@@ -39,10 +39,10 @@ class Next(nn.Module):
 
 
 class Joined(nn.Module):
-    """A concatenation along rows, and channels in the opposite order: no kinds of a network file."""
+    """A concatenation along rows, and a softmax along them: no kinds of a network file."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(torch.cat([x, x], 2)[:, :, 2:6], 1)
+        return torch.softmax(torch.cat([x, x], 2)[:, :, 2:6], 2)
 
 
 class Twice(nn.Module):
@@ -135,6 +135,22 @@ def test_what_ranks_compute_from_the_whole_is_written_as_gathered() -> None:
     network = parse_network(import_model("test_import_model:joined", (1, 2, 4, 4)), "net.yaml")
     assert network.nodes["softmax"].kind == "gathered"
     assert network.nodes["softmax"].shape == (1, 2, 4, 4)
+
+
+class Channels(nn.Module):
+    """Vectors of channels are normalized."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.normalize(x, dim=1).softmax(1)
+
+
+def channels() -> nn.Module:
+    return Channels()
+
+
+def test_what_acts_along_channels_lies_where_its_input_does() -> None:
+    network = parse_network(import_model("test_import_model:channels", (1, 2, 4, 4)), "net.yaml")
+    assert [each.kind for each in network.nodes.values()] == ["softmax", "softmax"]
 
 
 class Gated(nn.Module):

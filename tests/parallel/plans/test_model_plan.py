@@ -126,7 +126,7 @@ def test_what_is_gathered_has_no_home() -> None:
             self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.two(torch.relu(torch.softmax(torch.relu(self.one(x)), 1)))
+            return self.two(torch.relu(torch.softmax(torch.relu(self.one(x)), 2)))
 
     network = trace_model(Sorts(), (4, 3, 5, 5)).network
     assert [node.name for node in network.nodes.values() if node.kind == "gathered"] == ["softmax"]
