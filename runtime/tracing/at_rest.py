@@ -26,15 +26,25 @@ class AtRest:
         """Whether a module is a layer of torch.nn, which is recorded as one call."""
         if not is_one_call(module, args, kwargs):
             return False
-        return all(
-            each in self.known and _same(self.known[each], _held(layer))
-            for each, layer in ((id(layer), layer) for layer in module.modules())
-        )
+        return self._rests(module)
+
+    def _rests(self, module: nn.Module) -> bool:
+        """Whether a module and its parts are as they were."""
+        known = self.known.get(id(module))
+        if known is None or not _same(known, _held(module)):
+            return False
+        return all(map(self._rests, filter(None, _own(module)["_modules"].values())))
+
+
+def _own(module: nn.Module) -> dict[str, Any]:
+    """What a module has, which a user's forward has not read by this."""
+    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return found
 
 
 def _held(module: nn.Module) -> dict[str, Any]:
     """The class, parameters, buffers, parts and settings of a module."""
-    here = vars(module)
+    here = _own(module)
     found = {name: value for name, value in here.items() if name not in INTERNAL}
     found[" class"] = type(module)
     for kind in STORED:

@@ -314,3 +314,12 @@ def test_tensors_are_looked_for_in_objects_of_users_alone() -> None:
     holder, inside = Holder(), torch.ones(2)
     holder.last = {"space": types.SimpleNamespace(h=[inside]), "library": Lazy("library"), "torch": torch}
     assert [each is inside for each in tensors_within(holder)] == [True]
+
+
+def test_layers_read_no_attributes_of_the_model() -> None:
+    """Another attribute of a model is no change of what it computes."""
+    model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
+    graph = traced(model, (2, 3, 4, 4), torch.float32)
+    (output,) = graph.find_nodes(op="output")
+    assert not output.meta["attributes"].is_read("0", "label")
+    assert not output.meta["attributes"].is_read("", "label")
