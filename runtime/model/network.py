@@ -159,7 +159,7 @@ class Network(Shown):
         self._connect()
         siblings.made(self, model)
         if hasattr(type(model), "__getitem__"):
-            self.__class__ = NetworkOfParts
+            object.__setattr__(self, "__class__", NetworkOfParts)
 
     # -- the user's modules ---------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -72,6 +72,19 @@ class Shown(nn.Module):
         if "_shown" in vars(self):
             self._shown.training = mode
 
+    @property
+    def __class__(self) -> Any:
+        """A class of its own and of the model's, by which `isinstance` finds both.
+
+        `type` gives its own.
+        """
+        shown = vars(self).get("_shown")
+        return type(self) if shown is None else _both(type(self), type(shown))
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        object.__dict__["__class__"].__set__(self, kind)
+
     def apply(self, function: Callable[[nn.Module], None]) -> Any:
         """Call a function of all modules, at last of the model itself."""
         return self._as_shown("apply", function)
@@ -124,6 +137,15 @@ class Shown(nn.Module):
             if name not in type(self).own and name not in SHARED:
                 vars(made)[name] = copy.deepcopy(value, memo)
         made.show(copy.deepcopy(self._shown, memo))
+
+
+@lru_cache(2**8)
+def _both(own: type, model: type) -> type:
+    """A class that nothing is made of, with the name of the model's."""
+    try:
+        return type(model.__name__, (own, model), {"__module__": model.__module__})
+    except TypeError:  # the model's class lets no other be made of it
+        return own
 
 
 def _overridden(kind: type[nn.Module]) -> list[str]:

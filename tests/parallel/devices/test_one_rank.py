@@ -16,6 +16,7 @@ from torch.optim.optimizer import _foreach_supported_types
 
 import synth
 from synth.base.errors import UsageError
+from synth.runtime.model.network import Network
 from synth.runtime.tensor.operations import dispatch
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -143,3 +144,21 @@ def test_two_threads_that_make_networks_at_once_are_refused() -> None:
         with pytest.raises(UsageError, match="call parallelize in one thread"):
             first.result()
     assert parallelized(nn.Conv2d(3, 4, 3))(torch.zeros(2, 3, 6, 6)).shape == (2, 4, 4, 4)
+
+
+def test_a_network_and_its_copies_are_of_the_class_of_the_model() -> None:
+    class Model(nn.Sequential):
+        def extents(self) -> int:
+            return len(self)
+
+    net: Any = synth.parallelize(Model(nn.Conv2d(3, 4, 3), nn.ReLU()), (2, 3, 6, 6), check=False)
+    for each in (net, copy.deepcopy(net)):
+        assert isinstance(each, Model)
+        assert isinstance(each, Network)
+        assert not isinstance(each, nn.Conv2d)
+        assert each.extents() == 2
+        assert isinstance(each[0], nn.Conv2d)
+        assert [type(part) for part in each.modules() if isinstance(part, Model)] == [type(net)]
+        assert each(torch.zeros(2, 3, 6, 6)).shape == (2, 4, 4, 4)
+        with pytest.raises(ValueError, match="parallelized already"):
+            synth.parallelize(each, (2, 3, 6, 6))
