@@ -78,8 +78,8 @@ class Shown(nn.Module):
 
         `type` gives its own.
         """
-        shown = vars(self).get("_shown")
-        return type(self) if shown is None else _both(type(self), type(shown))
+        shown, own = vars(self).get("_shown"), _class_of(self)
+        return own if shown is None else _both(own, _class_of(shown))
 
     @__class__.setter
     def __class__(self, kind: Any) -> None:
@@ -139,8 +139,12 @@ class Shown(nn.Module):
         made.show(copy.deepcopy(self._shown, memo))
 
 
+def _class_of(module: nn.Module) -> Any:
+    return type(module)
+
+
 @lru_cache(2**8)
-def _both(own: type, model: type) -> type:
+def _both(own: Any, model: Any) -> Any:
     """A class that nothing is made of, with the name of the model's."""
     try:
         return type(model.__name__, (own, model), {"__module__": model.__module__})
