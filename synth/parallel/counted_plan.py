@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 
 from synth.base.errors import InfeasibleError
@@ -22,14 +21,15 @@ from synth.network.plan.step_words import moved_words
 from synth.network.planner.planner import plan_network
 
 UNSEEN = "gathered", "reindex", "softmax"  # kinds of calls that may cut operands anew
-SEEN = 0.9  # of the cost with all calls: where the planner sees as much, no other plan is tried
+SEEN = 0.9  # where the smaller of two costs, the planner's and that with all calls, is more of the other
 
 
 def least_counted(plan: NetworkPlan) -> NetworkPlan:
     """The plan, or one that cuts fewer axes, if that costs less with the words of all calls.
 
     plan: of a model whose words are counted (`NetworkPlan.words_of`); others are returned as they are. So is
-    one that its user limited to some axes. The result keeps the request, and the bound of all plans.
+    one that its user limited to some axes, or of which the planner sees what all calls cost (`SEEN`). The
+    result keeps the request, and the bound of all plans.
     """
     request, nodes = plan.request, plan.network.nodes.values()
     if request.procs == 1 or request.axes or not plan.counted:
@@ -40,15 +40,13 @@ def least_counted(plan: NetworkPlan) -> NetworkPlan:
         best, least = plan, cost_of_all(plan)
     except ValueError:  # which the steps of the model raise again, where they are made
         return plan
-    if plan.cost >= SEEN * least:
+    if SEEN * least <= plan.cost <= least / SEEN:
         return plan
-    others = list[NetworkPlan]()
     for axes in _fewer_axes(plan):
-        with suppress(InfeasibleError):
-            others.append(plan_network(plan.network, replace(request, axes=axes, strict_axes=False)))
-    for other in sorted(others, key=lambda each: each.cost):
-        if other.cost >= least:  # all calls only add to it
-            break
+        try:
+            other = plan_network(plan.network, replace(request, axes=axes, strict_axes=False))
+        except InfeasibleError:
+            continue
         made = replace(other, request=request, lower_bound=plan.lower_bound, words_of=plan.words_of)
         cost = cost_of_all(made)
         if cost < least:

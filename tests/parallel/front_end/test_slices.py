@@ -130,4 +130,4 @@ def test_six_faces_move_the_strips_around_them(procs: int) -> None:
     by_rows = synth.plan_model(model, shape, procs=procs, mode="inference", axes="h")
     assert sum(by_rows.words.forward) <= 3.2 * strips
     found = synth.plan_model(model, shape, procs=procs, mode="inference")
-    assert sum(found.words.forward) <= 6 * side * side * (channels + width)
+    assert found.words.most <= 1.1 * by_rows.words.most
