@@ -1,6 +1,6 @@
 """Decoding by autoencoders of diffusers, of images and films: ours beside patch-parallel by hand.
 
-    torchrun --nproc-per-node=4 -m benchmarks.patch_decoding [NAME ...] [--side 32] [--recompute 0.1]
+    torchrun --nproc-per-node=4 -m benchmarks.patch_decoding [NAME ...] [--side 64] [--recompute 0.1]
 
 The models are those of `vae_families`, with random weights in float32, on larger latents. By hand, as
 serving projects have it: the image is cut into blocks with the smallest halos, every convolution of more
@@ -61,7 +61,9 @@ def main() -> None:
     """Measure the families on the ranks of this job; the first rank writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--side", type=int, default=32, help="of the latents")
+    parser.add_argument(
+        "--side", type=int, default=64, help="of the latents of images; films have half of it"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--recompute", type=float, default=0.1, help="share of work for margins of ours")
     parser.add_argument("--output", type=Path)
@@ -71,7 +73,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     lines, ratios = [HEAD, "|---" * (HEAD.count("|") - 1) + "|"], list[tuple[float, float]]()
     for name in args.names or (*IMAGES, *FILMS):
-        line, ratio = measured(name, args.side, args.rounds, args.recompute)
+        line, ratio = measured(name, args.side // (1 + (name in FILMS)), args.rounds, args.recompute)
         lines.append(line)
         ratios.append(ratio)
         if dist.get_rank() == 0:
