@@ -45,8 +45,8 @@ class Node:
     tied: whether its parameters are those of nodes before it, which count their words.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
-    maps, dims: of a reindexing; see `Reindexing`. A concatenation of positions is a "gathered" node with its
-    dimension in `dims`, and a map of its rows for every input, which has zeros in the rows of the others.
+    maps, dims: of a reindexing; see `Reindexing`. A concatenation of positions is a "gathered" node. Its `dims`
+    have the dimension, and its `maps` the rows of every input in the result; see `joined_rows`.
     groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
     direct: whether the call of the model reads its inputs and gives its result with the dimensions of the
     network, and takes no other tensors with positions; only then may ranks compute rows of others in it.
@@ -324,9 +324,12 @@ def first_laid_out(names: Sequence[str], known: Mapping[str, Parts]) -> int:
 
 
 def largest_laid_out(node: Node, known: Mapping[str, Parts]) -> int | None:
-    """The place of the input in whose layout joined rows lie: that of most rows of which all channels lie as
-    those of one planned node do. None where there is none, and for any other node."""
-    places = [place for place, name in enumerate(node.inputs) if node.dims and _is_whole(node, known[name])]
+    """The place of the input in whose layout joined rows lie; None where there is none, and for other nodes.
+
+    It is the one of most rows of which all channels lie as those of one planned node do.
+    """
+    inputs = node.inputs if node.kind == "gathered" and node.dims else ()
+    places = [place for place, name in enumerate(inputs) if _is_whole(node, known[name])]
     return max(places, key=lambda place: node.maps[place].size, default=None)
 
 

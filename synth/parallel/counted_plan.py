@@ -60,8 +60,8 @@ def cost_of_all(plan: NetworkPlan) -> float:
         return plan.words.most
     request = plan.request
     assert request.machine is not None
-    known = moved_words(plan) + plan.statistics_words + plan.group_statistics_words + plan.recomputed_words
-    size = max(0, plan.words.most - known) * plan.word_bytes
+    beside = sum(words for cause, words in plan.words_beside.items() if cause != "calls")
+    size = max(0, plan.words.most - moved_words(plan) - beside) * plan.word_bytes
     return plan.cost + exchange_seconds(request.machine, size, split_over(request.machine, request.procs))
 
 
