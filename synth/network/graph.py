@@ -45,8 +45,8 @@ class Node:
     tied: whether its parameters are those of nodes before it, which count their words.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
-    maps, dims: of a reindexing; see `Reindexing`. A concatenation of positions is a "gathered" node. Its `dims`
-    have the dimension, and its `maps` the rows of every input in the result; see `joined_rows`.
+    maps, dims: of a reindexing; see `Reindexing`. A concatenation of positions is a "gathered" node. Its
+    `dims` have the dimension, and its `maps` the rows of every input in the result; see `joined_rows`.
     groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
     direct: whether the call of the model reads its inputs and gives its result with the dimensions of the
     network, and takes no other tensors with positions; only then may ranks compute rows of others in it.
