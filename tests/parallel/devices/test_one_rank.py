@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.optim.optimizer import _foreach_supported_types
 
 import synth
@@ -162,3 +163,56 @@ def test_a_network_and_its_copies_are_of_the_class_of_the_model() -> None:
         assert each(torch.zeros(2, 3, 6, 6)).shape == (2, 4, 4, 4)
         with pytest.raises(ValueError, match="parallelized already"):
             synth.parallelize(each, (2, 3, 6, 6))
+
+
+SAVED: dict[str, Any] = {  # name -> a call whose gradient reads its operand `a`, or its result
+    "product": lambda net, a: (a, a * a),
+    "quotient": lambda net, a: (a, 1 / (a * a + 1)),
+    "power": lambda net, a: (a, a**3),
+    "gelu": lambda net, a: (a, functional.gelu(a)),
+    "convolution": lambda net, a: (a, net.conv(a)),
+    "transposed convolution": lambda net, a: (a, functional.conv_transpose2d(a, net.conv.weight)[..., 1:-1, 1:-1]),
+    "batch norm": lambda net, a: (a, net.batch(a)),
+    "group norm": lambda net, a: (a, net.group(a)),
+    "pool": lambda net, a: (a, functional.max_pool2d(a, 3, 1, 1)),
+    "matrices": lambda net, a: (a, a @ a.mT @ a),
+    "exponential": lambda net, a: [a.exp()] * 2,
+    "relu": lambda net, a: [a.relu()] * 2,
+    "softmax": lambda net, a: [a.softmax(1)] * 2,
+}
+
+
+class Saved(nn.Module):
+    """A model that changes what autograd has saved: in place, or not."""
+
+    def __init__(self, name: str, in_place: bool) -> None:
+        super().__init__()
+        self.name, self.in_place = name, in_place
+        self.first, self.conv = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.batch, self.group = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = SAVED[self.name](self, self.first(x) * 2)
+        result = b + 0
+        if self.in_place:
+            a += 1
+            a.mul_(3)
+        return self.conv(result)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_what_autograd_saved_keeps_its_values(name: str) -> None:
+    """Torch refuses to differentiate these; a network makes new tensors, whose gradients are right."""
+    model = Saved(name, True).double()
+    right = Saved(name, False).double()
+    right.load_state_dict(model.state_dict())
+    batch = torch.randn(2, 3, 8, 6, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        model(batch).square().sum().backward()
+    net: Any = synth.parallelize(Saved(name, True).double(), batch.shape)
+    net.load_state_dict(right.state_dict())
+    for each in (net, right):
+        each(batch).square().sum().backward()
+    for (key, ours), theirs in zip(net.named_parameters(), right.parameters(), strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad, msg=key)
