@@ -171,7 +171,7 @@ SAVED: dict[str, Any] = {  # name -> a call whose gradient reads its operand `a`
     "power": lambda net, a: (a, a**3),
     "gelu": lambda net, a: (a, functional.gelu(a)),
     "convolution": lambda net, a: (a, net.conv(a)),
-    "transposed convolution": lambda net, a: (a, functional.conv_transpose2d(a, net.conv.weight)[..., 1:-1, 1:-1]),
+    "transposed": lambda net, a: (a, functional.conv_transpose2d(a, net.conv.weight, padding=1)),
     "batch norm": lambda net, a: (a, net.batch(a)),
     "group norm": lambda net, a: (a, net.group(a)),
     "pool": lambda net, a: (a, functional.max_pool2d(a, 3, 1, 1)),
