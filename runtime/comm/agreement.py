@@ -40,7 +40,8 @@ from synth.runtime.grid.spans import waiting
 from synth.runtime.grid.transport import near
 from synth.runtime.grid.user_lines import UserLine, user_line
 
-TEXT = 120  # bytes for what a rank does
+TEXT = 168  # bytes for the network and what a rank does with it
+NAME = 48  # characters for the network
 CHANGED = "a pass after changes"  # of the network; see `runtime.model.live`
 TOGETHER = (
     "all ranks must call the same in the same order (compute a loss, a norm or"
@@ -93,8 +94,9 @@ class Told(NamedTuple):
 class Agreement:
     """The channel on which the ranks of a network agree.
 
-    members: their global ranks, ascending. groups: where it has a process group of
-        torch for these messages.
+    members: their global ranks, ascending. groups: where networks of these ranks have a
+        process group of torch for these messages.
+    name: of the network, for messages.
     alike: the sets of places in `members` of which the tensors must be the same; None
         for all. device: of the messages: the host, but a GPU where nothing carries
         tensors of the host.
@@ -105,8 +107,9 @@ class Agreement:
         members: tuple[int, ...],
         groups: ProcessGroups,
         alike: Sequence[Sequence[int]] | None = None,
+        name: str = "",
     ) -> None:
-        self.members, self.groups = members, groups
+        self.members, self.groups, self.network = members, groups, name[:NAME]
         self.group = self._shared_group(groups)
         self.alike = [range(len(members))] if alike is None else alike
         host = torch.device("cpu")
@@ -121,7 +124,7 @@ class Agreement:
         size = len(self.members)
         if size > DIRECT and by_tree(groups.ranks.group, size):
             return groups.ranks.group
-        return groups.of(range(size), purpose="agreement")
+        return groups.of_networks()
 
     def note(self, what: str, values: torch.Tensor | Sequence[Number]) -> None:
         """Compare what must be the same on all ranks when they next agree.
@@ -163,7 +166,7 @@ class Agreement:
         tree = by_tree(self.group, len(self.members))
         tell = self._told_by_tree if tree else self._told
         try:
-            told = tell(what.encode()[:TEXT], digest)
+            told = tell(f"{self.network}\0{what}".encode()[:TEXT], digest)
         except RuntimeError as error:
             raise RuntimeError(
                 f"this rank is at {what}{_line()}, where not every rank came:"
@@ -239,7 +242,9 @@ class Agreement:
     def _require_same_call(self, told: Said, tree: bool) -> None:
         if told.other < 0:
             return
-        doing, places = (told.text, told.other_text), (0, told.other)
+        said = [each.split("\0", 1) for each in (told.text, told.other_text)]
+        places, ours = (0, told.other), said[0][0] == said[1][0]
+        doing = [what if ours else f"{what} of {network}" for network, what in said]
         lines = self._lines(places, tree)
         changes = any(each.startswith(CHANGED) for each in doing)
         one, other = (

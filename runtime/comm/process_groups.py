@@ -59,6 +59,12 @@ def left_groups() -> list[Any]:
     return []
 
 
+@cache
+def groups_of_networks() -> weakref.WeakKeyDictionary[Any, dict[Any, Any]]:
+    """torch's default group -> ranks and how they communicate -> where they agree."""
+    return weakref.WeakKeyDictionary()
+
+
 class ProcessGroups:
     """The process groups of one network or program, each created once.
 
@@ -109,6 +115,22 @@ class ProcessGroups:
                 members = self.ranks.in_all_replicas(indices)
             self._groups[key] = _created(members, timeout, self.ranks.group)
         return self._groups[key]
+
+    def of_networks(self) -> Any:
+        """The group in which networks of these ranks agree; kept until the job ends.
+
+        So networks that ranks call in another order meet there.
+        """
+        ranks = self.ranks
+        if isinstance(ranks, AbsentRanks):
+            return None
+        torch_own: Any = dist.distributed_c10d
+        timeout, config = ranks.timeout(), torch_own.get_backend_config(ranks.group)
+        known = groups_of_networks().setdefault(dist.group.WORLD, {})
+        key = ranks.members, timeout, config
+        if key not in known:
+            known[key] = _created(ranks.members, timeout, ranks.group)
+        return known[key]
 
     def along(
         self,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from synth.runtime.grid.forks import mind_forks, require_rank
 
+T = TypeVar("T")
 _uses: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
@@ -35,12 +36,23 @@ def use_of(ranks: Sequence[int]) -> str:
     if len(ranks) > 1:
         mind_forks()
         require_rank()
+    members, count = _next(ranks)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"synth/{restart}/{len(ranks)} ranks {members}/{count}"
+
+
+def number_of_network(ranks: Sequence[int]) -> int:
+    """The number of the next network of these ranks of the job, the same on all."""
+    return _next(ranks, "network ")[1]
+
+
+def _next(ranks: Sequence[int], of: str = "") -> tuple[str, int]:
+    """A short name of some ranks, and how often they have come for this by now."""
     uses = _uses.setdefault(dist.group.WORLD, {})
     text = ",".join(map(str, ranks)).encode()
-    members = hashlib.blake2b(text, digest_size=12).hexdigest()
+    members = of + hashlib.blake2b(text, digest_size=12).hexdigest()
     uses[members] = uses.get(members, 0) + 1
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"synth/{restart}/{len(ranks)} ranks {members}/{uses[members]}"
+    return members, uses[members]
 
 
 def timeout_of(group: Any) -> float:
@@ -172,6 +184,18 @@ class Ranks:
         self.require(what)
         if self.replicas is not None:
             self.everyone.require(what)
+
+    def on_own_words(self, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function of torch on this rank's words.
+
+        What it refuses on one rank, such as a label that is no class, all refuse.
+        """
+        try:
+            return func(*args, **kwargs)
+        except (IndexError, RuntimeError) as fault:
+            name = getattr(func, "__name__", "").partition(".")[0]
+            self.require(f"{name}, which says: {fault}")
+            raise
 
     @property
     def compares(self) -> bool:

@@ -61,7 +61,7 @@ def held_value(
     values = _value(key, module, name)
     if place is None:
         return values
-    if _is_computed_whole(values, module, name, place):
+    if _is_computed_whole(values, place):
         values = PartitionedTensor.from_whole(values, place)
     if not isinstance(values, PartitionedTensor) or values._partition != place:
         found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
@@ -90,15 +90,12 @@ def _value(key: str, module: nn.Module, name: str) -> torch.Tensor:
     return values
 
 
-def _is_computed_whole(
-    values: torch.Tensor, module: nn.Module, name: str, place: Partition
-) -> bool:
-    """Whether a parametrization computed a tensor from wholes, alike on all ranks."""
-    return (
-        not isinstance(values, PartitionedTensor)
-        and values.shape == place.shape
-        and is_parametrized(module, name)
-    )
+def _is_computed_whole(values: torch.Tensor, place: Partition) -> bool:
+    """Whether a parametrization, or who calls `functional_call`, gives a whole tensor.
+
+    A plain parameter or buffer of the network itself is made partitioned beforehand.
+    """
+    return type(values) is torch.Tensor and values.shape == place.shape
 
 
 def require_adoptable(model: nn.Module, ranks: Ranks) -> None:
@@ -113,17 +110,21 @@ def require_adoptable(model: nn.Module, ranks: Ranks) -> None:
                     f" the network on {list(ranks.members)}; put a plain tensor in"
                 )
             continue
-        kind = ""
+        kind, remedy = "", REMEDY
         if type(values) not in (torch.Tensor, nn.Parameter):
             kind = f"is a {type(values).__name__}, which is not cut"
         elif values.is_meta or (devices and values.device not in devices):
             kind = f"is on {values.device}, not with the network"
         elif not values.is_leaf:
             kind = "is computed from other tensors"
+            remedy = (
+                "compute it in forward of the model, where functional_call may take it,"
+                " or put in detach() of it"
+            )
         elif isinstance(values, nn.Parameter) and _is_in_use(values):
             kind = "has hooks, or is in use elsewhere"
         if kind:
-            raise ValueError(f"{name} was put into the network, but {kind}; {REMEDY}")
+            raise ValueError(f"{name} was put into the network, but {kind}; {remedy}")
 
 
 def _is_in_use(values: nn.Parameter) -> bool:

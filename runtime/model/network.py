@@ -132,7 +132,7 @@ class Network(Shown):
         self._whole, self.entry = whole, entry_of(self)
         self._compiled: CompiledSteps | None = None
         self._waiting = Waiting(self.named_parameters, own_words)
-        ranks = agreeing(ranks or Ranks.world())
+        ranks = agreeing(ranks or Ranks.world(), type(model).__name__)
         everyone = ranks.everyone
         if not parts.inference:
             require_unshared(model, everyone)

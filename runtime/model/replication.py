@@ -19,7 +19,7 @@ from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.gradient_buckets import Spread
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import volume
-from synth.runtime.grid.ranks import Ranks, Replicas
+from synth.runtime.grid.ranks import AbsentRanks, Ranks, Replicas, number_of_network
 from synth.runtime.layers.steps.held import Held
 from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.tensor.partition import Partition
@@ -114,24 +114,29 @@ def whole_gradient(where: Partition) -> tuple[tuple[int, ...], Spread | None]:
     return tuple(holders), Spread(where.box, span, where.counted)
 
 
-def agreeing(ranks: Ranks) -> Ranks:
-    """The same ranks, which agree before they communicate: in each replica, and all."""
+def agreeing(ranks: Ranks, name: str) -> Ranks:
+    """The same ranks, which agree before they communicate: in each replica, and all.
+
+    name: of the model, for messages.
+    """
     if ranks.agreement is not None:
         return ranks
+    if not isinstance(ranks, AbsentRanks):
+        name = f"network {number_of_network(ranks.everyone.members)}, {name}"
     groups = ProcessGroups(ranks, reused=True)
     groups.meet()
-    found = replace(ranks, agreement=Agreement(ranks.members, groups))
+    found = replace(ranks, agreement=Agreement(ranks.members, groups, name=name))
     if ranks.replicas is None:
         return found
-    return replace(found, replicas=_agreeing_replicas(ranks.replicas))
+    return replace(found, replicas=_agreeing_replicas(ranks.replicas, name))
 
 
-def _agreeing_replicas(replicas: Replicas) -> Replicas:
+def _agreeing_replicas(replicas: Replicas, name: str) -> Replicas:
     """The ranks with one index hold the same words."""
     everyone = replicas.everyone
     groups = ProcessGroups(everyone, reused=True)
     groups.meet()
     columns = zip(*replicas.rows, strict=True)
     alike = [[everyone.members.index(rank) for rank in column] for column in columns]
-    agreement = Agreement(everyone.members, groups, alike)
+    agreement = Agreement(everyone.members, groups, alike, name)
     return replace(replicas, everyone=replace(everyone, agreement=agreement))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import one_hot
 from torch.optim.optimizer import _foreach_supported_types as optimized
 from torch.utils._foreach_utils import _foreach_supported_types as listed
 
@@ -60,8 +61,9 @@ class PartitionedTensor(torch.Tensor):
                 f"rank {partition.ranks.rank} holds {partition.local_shape} of"
                 f" {tuple(partition.shape)}, but was given {tuple(local.shape)}"
             )
+        integers = local.dtype == torch.int64
         made: PartitionedTensor = torch.Tensor._make_wrapper_subclass(
-            cls,
+            PartitionedIntegers if integers else cls,
             partition.shape,
             dtype=local.dtype,
             device=local.device,
@@ -303,6 +305,30 @@ class PartitionedTensor(torch.Tensor):
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
         return checkpoint_items.shard(index, self._local, self._partition)
+
+
+class PartitionedIntegers(PartitionedTensor):
+    """Integers, which may be labels."""
+
+    @classmethod
+    def __torch_function__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch.
+
+        `one_hot` looks for labels that are no class in plain tensors alone.
+        """
+        named = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is one_hot:
+                _require_classes(*args, **named)
+            return func(*args, **named)
+
+
+def _require_classes(input: PartitionedTensor, num_classes: int = -1) -> None:
+    """Raise `RuntimeError` on all ranks for a label that is no class."""
+    if input._local.numel():
+        input._partition.ranks.on_own_words(one_hot, input._local, num_classes)
 
 
 # -- the border to plain tensors, for autograd -------------------------------------

@@ -403,9 +403,13 @@ class Recorder(TorchFunctionMode):
         if before is not None and before.computed(values):
             raise KeptTensor(values)
         if values.is_meta and (before is None or not before.knows(values)):
+            if isinstance(values, torch.nn.Parameter):
+                how = "as a parameter; make parameters in __init__"
+            else:
+                how = "in a way that is not seen; register it as a buffer"
+            shape = tuple(values.shape)
             raise ValueError(
-                f"the model makes a tensor of {tuple(values.shape)} in a way that is"
-                f" not seen; register it as a buffer{in_user_code()}"
+                f"the model makes a tensor of {shape} {how}{in_user_code()}"
             )
         if values.requires_grad or isinstance(values, PartitionedTensor):
             raise ValueError(
@@ -438,6 +442,11 @@ class Recorder(TorchFunctionMode):
         """Whether a tensor is the input or computed from it."""
         node, _ = self.nodes.get(id(values), (None, 0))
         return node is not None and is_computed(node)
+
+    def place_of(self, values: Any) -> str:
+        """The line that made a tensor or first read it; "" if that is not known."""
+        node, _ = self.nodes.get(id(values), (None, 0))
+        return "" if node is None else str(node.meta["place"])
 
     def knows(self, values: Any) -> bool:
         """Whether a call has read a tensor."""

@@ -88,10 +88,7 @@ class Updates:
                 continue
             old, new = given.get(name), now.get(name)
             if old is None or new is None or not recorder.computed(new):
-                raise ValueError(
-                    f"forward puts another tensor in the place of {name}, which the"
-                    " ranks would not do; compute it outside of the model"
-                )
+                raise ValueError(_refused(name, old, recorder.place_of(new)))
             if (old.shape, old.dtype) != (new.shape, new.dtype):
                 raise ValueError(
                     f"forward puts a tensor of {tuple(new.shape)} and {new.dtype} in"
@@ -172,3 +169,18 @@ class Updates:
                 self.recorder.nodes[id(each)] = node, -1
         for each in (buffer, values):
             self.recorder.nodes[id(each)] = node, each._version
+
+
+def _refused(name: str, old: Any, place: str) -> str:
+    """In a sentence, what the model does with a buffer; the user's line, if known."""
+    if old is None:
+        return (
+            f"forward registers the buffer {name}{place}, which the ranks would not do;"
+            " register it with its values in __init__, or let forward assign a plain"
+            " attribute of another name"
+        )
+    return (
+        f"forward puts another tensor in the place of {name}{place}, which does not"
+        " depend on the input; register it with these values in __init__, or let"
+        " forward assign a plain attribute of another name"
+    )

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from synth.runtime.rules.pointwise import UNTAGGED
 from synth.runtime.tensor.operations import (
@@ -30,7 +29,11 @@ from synth.runtime.tensor.operations.operands import (
     short_name,
     written,
 )
-from synth.runtime.tensor.partitioned import MOVED, PartitionedTensor
+from synth.runtime.tensor.partitioned import (
+    MOVED,
+    PartitionedIntegers,
+    PartitionedTensor,
+)
 
 Rule = Callable[[Any, Any, Any], Any]
 
@@ -50,7 +53,10 @@ class Known(NamedTuple):
 
 
 KNOWN = frozenset(
-    (torch.Tensor, torch.nn.Parameter, PartitionedTensor, torch.nn.Buffer)
+    (
+        *(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer),
+        *(PartitionedTensor, PartitionedIntegers),
+    )
 )
 SAME = pointwise.pointwise, pointwise.detach  # whose results have the memory itself
 RULES: dict[str, Rule] = {
@@ -95,12 +101,6 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         made = known.rule(func, args, kwargs)
     except NoParts:
         made = gathered(func, args, kwargs)
-    except IndexError as fault:  # of own words, such as a label that is no class
-        given = next(
-            e for e in tree_leaves((args, kwargs)) if type(e) is PartitionedTensor
-        )
-        given._partition.ranks.require(f"{short_name(func)}, which says: {fault}")
-        raise
     for each in changed:
         _show(each)
     if known.views:
@@ -162,7 +162,7 @@ class Viewed(NamedTuple):
 def _renew(given: Any) -> None:
     """Let views among arguments have the words of now."""
     for each in given:
-        if type(each) is PartitionedTensor:
+        if isinstance(each, PartitionedTensor):
             each._refresh()
         elif type(each) is list or type(each) is tuple:
             _renew(each)
@@ -215,13 +215,13 @@ def _mark_views(func: Any, args: Any, kwargs: Any, made: Any) -> None:
 
 def _refuse_copies(func: Any, changed: Any) -> None:
     """Raise `RuntimeError` for a change of a copy that would not be seen."""
-    alone = type(changed) is PartitionedTensor
+    alone = isinstance(changed, PartitionedTensor)
     for each in (changed,) if alone else tensors_of(changed):
         if each.is_copy and not _is_shown(each):
             raise RuntimeError(
                 f"{short_name(func)} would change a copy of {tuple(each.shape)}:"
                 f" {each.is_copy}; compute a new tensor, for example with torch.where,"
-                " or change full_tensor()"
+                " or change full_tensor() and give it to copy_"
             )
 
 

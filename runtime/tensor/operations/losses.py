@@ -33,7 +33,7 @@ def loss(func: Any, args: Any, kwargs: Any) -> Any:
     reduction = argument(func, args, kwargs, "reduction")
     here = [to_partition(each, base) for each in args]
     args, kwargs = with_argument(func, here, kwargs, "reduction", NONE)
-    values = func(*args, **kwargs)
+    values = base.ranks.on_own_words(func, *args, **kwargs)
     if reduction == NONE:
         return wrap(values, base)
     total = summed(values, base)
@@ -67,7 +67,8 @@ def nll_loss(func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Ten
     weight = to_whole(weight)
     values = own.new_zeros(words.local_shape)
     if own.numel():
-        found, _ = func(_flat(own, base), _flat(classes, base), weight, NONE, ignored)
+        flat = _flat(own, base), _flat(classes, base), weight, NONE, ignored
+        found, _ = base.ranks.on_own_words(func, *flat)
         values = found.reshape(words.local_shape)
     if reduction == NONE:
         return wrap(values, words), values.new_zeros(())

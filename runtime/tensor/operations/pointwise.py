@@ -34,7 +34,7 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
     named = {name: to_partition(each, base) for name, each in kwargs.items()}
     if len(base.local_shape) != len(base.shape):
         named.pop("memory_format", None)  # of groups apart, which it is not of
-    return wrap(func(*here, **named), base)
+    return wrap(base.ranks.on_own_words(func, *here, **named), base)
 
 
 def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
@@ -43,7 +43,8 @@ def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
         return on_wholes(func, args, kwargs)
     base = changed._partition
     here = [to_partition(each, base) for each in args]
-    func(*here, **{name: to_partition(each, base) for name, each in kwargs.items()})
+    named = {name: to_partition(each, base) for name, each in kwargs.items()}
+    base.ranks.on_own_words(func, *here, **named)
     return changed
 
 

@@ -574,3 +574,18 @@ def formats(run: Run) -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(run.x().to(memory_format=torch.channels_last)), run.y()).backward()
         optimizer.step()
+
+
+@habit("functional_call of the network with plain weights")
+def fast_weights(run: Run) -> None:
+    """Weights of another network (hypernetworks), or after some steps (MAML); then its own ones again."""
+    model = run.maps()
+    fast = {name: run.randn(*each.shape).requires_grad_() for name, each in model.named_parameters()}
+    batch, few = run.x(), {"first.weight": run.randn(*model.first.weight.shape)}
+    for _ in range(2):
+        out = torch.func.functional_call(model, fast, (batch,))
+        gradients = torch.autograd.grad(out.square().mean(), list(fast.values()))
+        run.note(out, *gradients)
+        fast = {name: each - 0.1 * g for (name, each), g in zip(fast.items(), gradients, strict=True)}
+    run.note(torch.func.functional_call(model, few, (batch,)))
+    steps(run, model, sgd(model), 1, loss=lambda out, _: out.square().mean())

@@ -52,8 +52,12 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "named_parameters() of the model's own",
     ),
     *("tied weights of an encoder and a decoder", "lists and dicts of parameters and modules"),
-    *("weights that are computed, by functional_call", "another momentum and eps for a call"),
-    *("labels that are no class are caught, and training goes on",),
+    *(
+        "weights that are computed, by functional_call",
+        "functional_call of the network with plain weights",
+        "another momentum and eps for a call",
+    ),
+    *("what torch refuses of words of one rank is caught, and training goes on",),
     *("layers of complex weights", "functions of torch.jit.script and torch.compile"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError

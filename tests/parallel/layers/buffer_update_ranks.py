@@ -195,6 +195,9 @@ def refused() -> dict[str, str]:
         "dtype": Running(shorter),
         "checkpoint": Running(again),
         "part": Running(a_part),
+        "new": Running(lambda self, mean: self.register_buffer("seen", mean)),
+        "constant": Running(lambda self, mean: setattr(self, "mean", torch.zeros(8))),
+        "parameter": Running(lambda self, mean: self.mean.copy_(mean * nn.Parameter(torch.ones(8)))),
     }
     said = {name: refusal(partial(synth.parallelize, model, SHAPE)) for name, model in models.items()}
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "synth"))

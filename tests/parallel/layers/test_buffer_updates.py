@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from buffer_update_ranks import FORMS, MODELS
 from rank_pool import RankPool, pool_of
@@ -37,3 +39,9 @@ def test_others_are_refused(ranks: RankPool) -> None:
     assert "in a checkpoint, which runs twice" in said["checkpoint"]
     assert "give the whole buffer its new values, as by copy_" in said["part"]
     assert "replica" in said["replicas"]
+    assert re.search(
+        r"registers the buffer seen \(.*:\d+\).* in __init__, or let forward assign", said["new"]
+    )
+    assert "in the place of mean" in said["constant"]
+    assert "does not depend on the input" in said["constant"]
+    assert "as a parameter; make parameters in __init__" in said["parameter"]

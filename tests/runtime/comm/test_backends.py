@@ -79,13 +79,13 @@ def test_words_travel_in_a_dtype_that_is_carried(name: str) -> None:
     indirect=["config"],
 )
 def test_ranks_agree_through_the_host_where_they_can(config: str, device: str) -> None:
-    groups: Any = SimpleNamespace(of=lambda *_, **__: None)
+    groups: Any = SimpleNamespace(of_networks=lambda: None)
     assert Agreement((0, 1), groups).device == torch.device(device)
 
 
 def test_one_rank_compares_nothing_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fingerprint would wait for the GPU in every pass."""
-    groups: Any = SimpleNamespace(of=lambda *_, **__: None)
+    groups: Any = SimpleNamespace(of_networks=lambda: None)
     monkeypatch.setattr(dist.distributed_c10d, "get_backend_config", lambda group: BOTH)
     alone = Agreement((0,), groups)
     alone.note("batch", torch.ones(3))

@@ -206,6 +206,13 @@ def other_batches(run: Run) -> None:
     run.model(run.batch() + torch.distributed.get_rank())
 
 
+@refused("two networks in another order on the ranks", "of network ")
+def another_order(run: Run) -> None:
+    """Each of them is called on every rank."""
+    for each in (run.model, run.images)[:: 1 if torch.distributed.get_rank() else -1]:
+        each(run.batch())
+
+
 @correct("the last, smaller batch")
 def last_batch(run: Run) -> None:
     """It is planned when it comes."""
