@@ -112,8 +112,8 @@ class Builder(Wiring):
         self.positions = PositionBlocks(graph, self.operators)
         self.projections: Projections | None = None
         if inference:
-            place = graph, self.operators, self._behind, self._counter
-            self.projections = Projections(*place)
+            known = self.operators, self.steps, self.layouts
+            self.projections = Projections(*known, self._chosen, self._counter)
         self.tensors, self.first_names = tensors, first_names(model)
         where = context.ranks, self._halo_counter, batch_norms
         self.margins = Margins(margins, *where)
@@ -122,6 +122,9 @@ class Builder(Wiring):
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.expected: dict[str, Expected] = {}
         self.several: dict[object, Several] = {}  # by the call that gives several
+        self.copies: dict[
+            tuple[fx.Node, fx.Node], str
+        ] = {}  # reader, value -> its copy
         self.inputs: list[str] = []
         self.whole: list[str] = []
         for node in graph.nodes:
@@ -196,13 +199,13 @@ class Builder(Wiring):
         for mode in (True, False):
             if node.meta.get("saving", {}).get(mode, may_save(node)):
                 self.saving.setdefault(mode, {})[node.name] = _updates_first(call)
-        others = [each for each in call.parameters if is_expression(each)]
-        sources = tuple(each.name for each in (*call.inputs, *others))
-        self.calls.append((node.name, sources))
+        reads = [self.copies.get((node, each), each.name) for each in call.inputs]
+        self.calls.append((node.name, (*reads, *_expressions(call))))
         owned = self.margins.add(node, step.layout, call.name)
         self.layouts[node.name] = owned or step.layout
         self.covered |= {node.name} if covered else set()
-        self._add_held(call, step)
+        require_handed(call, step, step.held_tensors())
+        self._add_held(node.name, call, step)
         if value is not None:
             self.expected[node.name] = Expected.of(call, step)
 
@@ -243,11 +246,10 @@ class Builder(Wiring):
         count = self._counter(call.name)
         return InOneMode(step, call.node.meta["only"], place, (layout, count))
 
-    def _add_held(self, call: Call, step: Step) -> None:
+    def _add_held(self, name: str, call: Call, step: Step) -> None:
         """The keys by which the user's model knows what a step uses."""
         entries, uses = call.entries(), step.held_tensors()
-        require_handed(call, step, uses)
-        self.held[call.node.name] = [
+        self.held[name] = [
             (self.first_names.get(entries[own], entries[own]), held)
             for own, held in uses.items()
         ]
@@ -267,19 +269,15 @@ class Builder(Wiring):
         place = self.places.get(call.node.name)
         if operator.kind == "layer":
             step = self._planned(call, operator, layouts)
-            if self.projections is not None:
-                step = self.projections.step(call, step, self.layouts)
         elif place is not None:
             step = self._placed(call, operator, layouts, place)
         else:
             joins = operator.kind == "cat"
             wanted = self.wanted.by_reader(call.node) if joins else None
             wanted = self._beside(call) if operator.kind == "reindex" else wanted
-            given = layouts, self._counter, self.batch_norms, wanted
-            step = choose_step(call, operator, *given)
-        if operator.kind == "local":
-            ((_, source),) = layouts.items()
-            step = self.positions.step(call, source, step, self._counter(call.name))
+            step = self._chosen(call, layouts, wanted)
+        if operator.kind == "product" and step is not None:
+            step = self._of_all_rows(call, step)
         if step is None:
             self.batch_norms.check_gathered(call, operator.module or call.module)
         return step or self._gathered(call, layouts)
@@ -303,11 +301,38 @@ class Builder(Wiring):
         found = self.layouts.get(read.inputs[base].name)
         return found if found is not None and found.whole == call.out else None
 
-    def _behind(self, node: fx.Node, source: Layout) -> Step | None:
-        """The step of a call with one input that lies as `source`."""
-        call = self.operators.call(node)
-        given, kind = {call.inputs[0]: source}, self.operators.operator(call)
-        return choose_step(call, kind, given, self._counter, self.batch_norms)
+    def _chosen(
+        self,
+        call: Call,
+        layouts: Mapping[fx.Node, Layout],
+        wanted: Layout | None = None,
+    ) -> Step | None:
+        """The step of a call for the layouts of what it reads."""
+        operator, count = self.operators.operator(call), self._counter(call.name)
+        given = layouts, self._counter, self.batch_norms, wanted
+        step = choose_step(call, operator, *given)
+        if operator.kind == "local":
+            ((_, source),) = layouts.items()
+            step = self.positions.step(call, source, step, count)
+        return step
+
+    def _of_all_rows(self, call: Call, planned: Step) -> Step:
+        """The step of a product; of attention, the one that moves fewer words."""
+        found = self.projections and self.projections.of_all_rows(call, planned)
+        if not found:
+            return planned
+        self.calls = [each for each in self.calls if each[0] not in found.unread]
+        for name, node, step, sources in found.copies:
+            made, uses = self.operators.call(node), step.held_tensors()
+            step.autocast = node.meta.get("autocast", ())
+            follow(step, *(self.modules[each] for each in self.targets[node.name]))
+            self.steps[name], self.layouts[name] = step, step.layout
+            self.calls.append((name, (*sources, *(_expressions(made) if uses else ()))))
+            self._add_held(name, made, step)
+        for node in call.inputs:
+            if node.name in found.reads:
+                self.copies[call.node, node] = found.reads[node.name]
+        return found.step
 
     def _planned(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
@@ -438,6 +463,11 @@ class Builder(Wiring):
             return use
         whole = Partition(replicated(self.tensors[key].shape, self.context.ranks))
         return Held(use.module, use.name, whole)
+
+
+def _expressions(call: Call) -> tuple[str, ...]:
+    """What a call reads that does not depend on the input, but for parameters."""
+    return tuple(each.name for each in call.parameters if is_expression(each))
 
 
 def _updates_first(call: Call) -> bool:

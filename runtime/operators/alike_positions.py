@@ -16,7 +16,7 @@ from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.one_tensor import RESHAPES
 from synth.runtime.operators.table import Operators
-from synth.runtime.rules.local_forms import reshape_groups
+from synth.runtime.rules.local_forms import reshape_groups, several_groups
 from synth.runtime.rules.position_blocks import (
     Blocks,
     blocks_of,
@@ -47,10 +47,10 @@ class PositionBlocks:
                 if found is None:
                     return straight
                 self.blocks[start] = found
-                return Pulled(joined_blocks(source, dims, found), count)
+                return Pulled(joined_blocks(source, dims, found, call.out), count)
             if name in ends and start in self.blocks:
-                rule = divided_blocks(source, ends[name], self.blocks[start])
-                return Pulled(rule, count)
+                at = ends[name], self.blocks[start]
+                return Pulled(divided_blocks(source, *at, call.out), count)
         return straight
 
 
@@ -89,11 +89,10 @@ def _joins(node: fx.Node, operators: Operators) -> tuple[list[int], int] | None:
     call = operators.call(node)
     if not _is_reshape(call, operators):
         return None
-    groups = list(reshape_groups(call.shapes[0], call.out))
-    several = [(mine, its) for mine, its in groups if len(mine) != 1 or len(its) != 1]
-    if len(several) != 1 or len(several[0][1]) != 1 or not several[0][0]:
+    groups = several_groups(call.shapes[0], call.out)
+    if len(groups) != 1 or len(groups[0][1]) != 1:
         return None
-    mine, (place,) = several[0]
+    ((mine, (place,)),) = groups
     return mine, place
 
 
@@ -180,14 +179,16 @@ class _Reader:
         """Whether a reshape keeps positions as a dimension, or divides them again."""
         if not _is_reshape(call, self.operators):
             return False
-        for mine, its in reshape_groups(call.shapes[0], call.out):
-            if dim in mine and mine == [dim]:
-                if len(its) == 1:
-                    self.places[call.node] = its[0]
-                    return True
+        before, after = call.shapes[0], call.out
+        several = several_groups(before, after)
+        for mine, its in several:
+            if dim in mine:
                 self.ends[call.node.name] = dim
-                return [call.out[each] for each in its] == self.extents
-        return False
+                extents = [after[each] for each in its]
+                return len(several) == len(mine) == 1 and extents == self.extents
+        (its,) = (its for mine, its in reshape_groups(before, after) if dim in mine)
+        self.places[call.node] = next(d for d in its if after[d] == before[dim])
+        return True
 
     def _attends(self, call: Call) -> bool:
         """Attention sums over all keys, without a mask that tells them apart."""

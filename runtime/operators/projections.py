@@ -1,222 +1,302 @@
 """Keys and values of attention that ranks compute from what they both come from.
 
-Attention reads all rows of keys and values. If these are linear layers of one value,
-ranks may gather that value once in place of both. Each rank then computes keys and
-values of all rows.
+Attention reads all rows of keys and values. If layers without neighbours make these of
+one value, ranks may gather that value once in place of both. Such are linear layers and
+convolutions with a kernel of one. One layer may make query, keys and values. Each rank
+then computes keys and values of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import fx, nn
 
-from synth.runtime.comm.exchanges import moved, overlaps
-from synth.runtime.comm.layout import Layout, replicated
+from synth.runtime.comm.exchanges import Exchange, moved
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
-from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.products.read_whole import (
-    LinearOfAllRows,
-    SharedGather,
+    GatheredRows,
+    LayerOfAllRows,
     all_rows,
+    channel_dim,
 )
-from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.alike_positions import ATTENTION
 from synth.runtime.operators.call import Call
-from synth.runtime.operators.products import Product
+from synth.runtime.operators.one_tensor import RESHAPES
 from synth.runtime.operators.table import Operators
-from synth.runtime.rules.products import Dims, best_layout, wanted
+from synth.runtime.rules.local_forms import reshape_groups
+from synth.runtime.rules.movement import from_own_boxes
+from synth.runtime.rules.row_calls import MovedRows
+from synth.runtime.tracing.expressions import is_expression
 
 # Multiply-adds more for a word less. In the time of a word between the nodes of a
 # cluster a process makes some 10,000, inside of a node some 500.
 WORTH = 1024
 KEPT = ("same", "permute", "reindex", "local")  # calls behind a projection
-Through = Callable[[fx.Node, Layout], "Step | None"]
-Operand = tuple[Layout, Dims]
+Chosen = Callable[[Call, Mapping[fx.Node, Layout]], "Step | None"]
+Chain = tuple[fx.Node, ...]  # a layer, and the calls behind it
 
 
-class Attention(NamedTuple):
-    """An attention call whose keys and values are linear layers of one value.
+class Copy(NamedTuple):
+    """A step of all rows, beside that of a call of the model.
 
-    chains: of query, keys and values, the calls behind their first one, which is a
-    layer or whatever makes the query.
+    sources: the values that it reads.
     """
 
+    name: str
     node: fx.Node
-    chains: tuple[tuple[fx.Node, ...], ...]
+    step: Step
+    sources: tuple[str, ...]
 
-    @property
-    def layers(self) -> tuple[fx.Node, ...]:
-        """The layers of keys and values."""
-        return tuple(chain[0] for chain in self.chains[1:])
+
+class OfAllRows(NamedTuple):
+    """Attention that reads copies.
+
+    step: of the attention. copies: in order. reads: operand -> its copy. unread: calls
+    of whose results there is no other reader.
+    """
+
+    step: Step
+    copies: list[Copy]
+    reads: dict[str, str]
+    unread: set[str]
 
 
 class Projections:
-    """Decides which layers of a network compute all rows, and makes their steps.
+    """Decides where ranks compute keys and values of all rows, and makes their steps.
 
-    through: makes the step of a call with one input, for the layout of that.
+    steps, layouts: of the calls so far. chosen: makes the step of a call, for the
+    layouts of what it reads. counter: makes the counter of received words for a name.
     """
 
     def __init__(
         self,
-        graph: fx.Graph,
         operators: Operators,
-        through: Through,
+        steps: Mapping[str, Step],
+        layouts: Mapping[str, Layout],
+        chosen: Chosen,
         counter: Callable[[str], Count],
     ) -> None:
-        self.operators, self.through, self.counter = operators, through, counter
-        found = [attention_of(node, operators) for node in graph.nodes]
-        self.asked = {n.name: each for each in found if each for n in each.layers}
-        self.gathers: dict[str, SharedGather | None] = {}  # by attention call
+        self.operators, self.chosen, self.counter = operators, chosen, counter
+        self.steps, self.layouts = steps, layouts
 
-    def step(
-        self, call: Call, planned: Step | None, layouts: Mapping[str, Layout]
-    ) -> Step | None:
-        """The step of a layer: one of all rows where this moves fewer words.
+    def of_all_rows(self, call: Call, planned: Step) -> OfAllRows | None:
+        """How attention reads all rows, if this moves fewer words; None elsewhere.
 
-        planned: that of the rows which the plan gives a rank. layouts: by node.
+        planned: its step for keys and values as they lie. Shares stay as equal as in
+        it. What follows is taken to read the result where the query lies.
         """
-        asked = self.asked.get(call.node.name)
-        if asked is None or not isinstance(planned, PlannedLayer):
-            return planned
-        name, source = asked.node.name, layouts[call.inputs[0].name]
-        first = name not in self.gathers
-        if first:
-            gather = SharedGather(source, 2, self.counter(call.name))
-            whole = _is_whole(planned, source)
-            pays = whole and self._pays(asked, gather, planned.layout, layouts)
-            self.gathers[name] = gather if pays else None
-        found = self.gathers[name]
-        if found is None:
-            return planned
-        module, ranks = self._layer(call.node), source.ranks
-        values = dict(module.named_parameters(recurse=False))
-        held = {n: replicated(each.shape, ranks) for n, each in values.items()}
-        params = ReplicatedParams(values, held, self.counter(call.name))
-        return LinearOfAllRows(found, params, first)
+        chains = chains_of(call, self.operators)
+        layers, work = self._of_layers(chains, _beside(call.node))
+        behind = [*dict.fromkeys(node for chain in chains for node in chain[1:])]
+        own = self._copies(layers[1:], behind)
+        if not own:
+            return None
+        lie = {each: self.layouts[each.name] for each in call.inputs}
+        first: Any = call.node.args[0]
+        query = lie.get(first, planned.layout)
+        like = _as_query(planned.layout, query)
+        lie |= {each: own[each].step.layout for each in lie if each in own}
+        step = self.chosen(call, lie)
+        if step is None or step.layout.most_words != planned.layout.most_words:
+            return None
+        unread = _unread(behind, call.node)
+        less = _words([planned, *(self.steps[name] for name in unread)])
+        less -= _words([layers[0].step, step])
+        less += _received(moved(planned.layout, like))
+        less -= _received(moved(step.layout, like))
+        if less <= 0 or work > WORTH * less:
+            return None
+        reads = {each.name: own[each].name for each in lie if each in own}
+        return OfAllRows(step, [layers[0], *own.values()], reads, unread)
 
-    def _layer(self, node: fx.Node) -> Any:
-        return self.operators.operator(self.operators.call(node)).module
+    def _copies(
+        self, layers: Sequence[Copy], behind: Sequence[fx.Node]
+    ) -> dict[fx.Node, Copy]:
+        """Those of layers and of the calls behind them; none where words would move."""
+        own = {each.node: each for each in layers}
+        for node in behind if own else ():
+            call = self.operators.call(node)
+            before = own[call.inputs[0]]
+            made = self._of_own_box(call, before.step.layout)
+            if made is None or made.exchanges():
+                return {}
+            own[node] = Copy(_beside(node), node, made, (before.name,))
+        return own
 
-    def _pays(
-        self,
-        asked: Attention,
-        gather: SharedGather,
-        planned: Layout,
-        layouts: Mapping[str, Layout],
-    ) -> bool:
-        """Whether fewer words move, for few more operations and in equal shares.
+    def _of_layers(self, chains: Sequence[Chain], name: str) -> tuple[list[Copy], int]:
+        """The rows that are gathered, and what layers make of them; or nothing.
 
-        planned: the layout of keys and values in the plan.
+        name: of the rows. Also the multiply-adds of all ranks for rows of others.
         """
-        product: Product | None = self.operators.form(asked.node, "product")
-        sizes = {tuple(self._layer(each).weight.shape) for each in asked.layers}
-        query, source = layouts.get(asked.chains[0][0].name), gather.source
-        if product is None or query is None or len(sizes) > 1:
-            return False
-        keys = all_rows(source, planned.whole[-1])
-        before = self._product(asked, product, (query, planned, planned))
-        after = self._product(asked, product, (query, keys, keys))
-        if not (before and after and before[0].most_words == after[0].most_words):
-            return False
-        for each, dims in after[1][1:]:
-            if moved(each, wanted(after[0], each.whole, dims)):
-                return False
-        less = _read(*before) - _read(*after) - _words(source, gather.layout)
-        rows = gather.layout.most_words - min(map(volume, source.boxes))
-        more = 2 * planned.whole[-1] * rows * len(source.boxes)
-        return less > 0 and more <= WORTH * less
+        found, work = list[Copy](), 0
+        for layer in dict.fromkeys(chain[0] for chain in chains):
+            ((source,), made) = self._read(layer), self.layouts[layer.name]
+            weight = self.operators.operator(self.operators.call(layer)).module.weight
+            held = self.steps[layer.name].held_tensors()
+            places = [each.partition for each in held.values()]
+            whole = all(each is not None and each.replicated for each in places)
+            if not (whole and {"weight"} <= held.keys() <= {"weight", "bias"}):
+                return [], 0
+            rows = all_rows(made, channel_dim(weight.shape), weight.shape[1])
+            if not found:
+                gather = GatheredRows(self.layouts[source], rows, self.counter(name))
+                found.append(Copy(name, layer, gather, (source,)))
+            if found[0].sources != (source,) or found[0].step.layout != rows:
+                return [], 0
+            read = [_channels(c, self.operators) for c in chains if c[0] is layer]
+            channels = sorted({*itertools.chain(*read)})
+            step = LayerOfAllRows(weight.shape, held, made, channels)
+            found.append(Copy(_beside(layer), layer, step, (name, layer.name)))
+            lacked = sum(map(volume, step.layout.boxes)) - sum(map(volume, made.boxes))
+            work += lacked // weight.shape[0] * weight.shape[1] * len(channels)
+        return found, work
 
-    def _product(
-        self, asked: Attention, product: Product, starts: tuple[Layout, ...]
-    ) -> tuple[Layout, list[Operand]] | None:
-        """The layouts of result and operands, if chains begin in `starts`."""
-        operands = list[Operand]()
-        dims_of = product.dims[: len(starts)]  # those of a mask are the same in both
-        for chain, start, dims in zip(asked.chains, starts, dims_of, strict=True):
-            end = self._behind(chain[1:], start)
-            if end is None:
+    def _of_own_box(self, call: Call, source: Layout) -> Step | None:
+        """The step of a call where ranks may have the same words; None for others.
+
+        A selection of rows reads those of the own box, which has them all.
+        """
+        operator = self.operators.operator(call)
+        if operator.kind != "reindex":
+            return self.chosen(call, {call.inputs[0]: source})
+        form, count = operator.form, self.counter(call.name)
+        for box in filter(volume, source.boxes):
+            pairs = zip(form.maps, box, strict=True)
+            if not all(each.plain or rows == (0, each.size) for each, rows in pairs):
                 return None
-            operands.append((end, dims))
-        out = self.operators.call(asked.node).out
-        return best_layout(out, operands, product.cut), operands
+        return Pulled(from_own_boxes(source, *form), count)
 
-    def _behind(self, chain: tuple[fx.Node, ...], layout: Layout) -> Layout | None:
-        """The layout behind some calls; None where words would move."""
-        for node in chain:
-            step = self.through(node, layout)
-            if step is None or step.exchanges():
-                return None
-            layout = step.layout
-        return layout
+    def _read(self, node: fx.Node) -> tuple[str, ...]:
+        return tuple(each.name for each in self.operators.call(node).inputs)
 
 
-def attention_of(node: fx.Node, operators: Operators) -> Attention | None:
-    """A call of attention of which keys and values are made in this way, else None."""
-    if not node.op.startswith("call") or len(node.args) < 3:
-        return None
-    call = operators.call(node)
-    if call.word != ATTENTION or operators.operator(call).kind != "product":
-        return None
-    chains = []
-    for place, operand in enumerate(node.args[:3]):
-        if not isinstance(operand, fx.Node):
-            return None
-        chain = _chain(operand, operators, alone=place > 0)
-        chains.append(chain)
-    heads = [chain[0] for chain in chains[1:]]
-    sources = set()
-    for head in heads:
-        if not head.op.startswith("call") or len(head.users) > 1:
-            return None
-        made = operators.call(head)
-        operator = operators.operator(made)
-        if operator.kind != "layer" or not isinstance(operator.module, nn.Linear):
-            return None
-        if len(made.shapes[0]) != 3:
-            return None
-        sources.add(made.inputs[0])
-    apart = heads[0] is not heads[1] and len(sources) == 1
-    return Attention(node, tuple(chains)) if apart else None
+def chains_of(call: Call, operators: Operators) -> tuple[Chain, ...]:
+    """Those of keys and values of attention, from the layers that make them."""
+    if call.word != ATTENTION or len(call.node.args) < 3:
+        return ()
+    chains = [_chain(each, operators) for each in call.node.args[1:3]]
+    return () if None in chains else tuple(each for each in chains if each)
 
 
-def _chain(node: fx.Node, operators: Operators, alone: bool) -> tuple[fx.Node, ...]:
-    """The calls behind what makes an operand, the last of them the operand itself.
-
-    alone: only those whose results nobody else reads.
-    """
-    chain = [node]
-    while node.op.startswith("call"):
-        call = operators.call(node)
-        others = alone and len(node.users) > 1
-        if others or operators.operator(call).kind not in KEPT or len(call.inputs) != 1:
+def _chain(node: Any, operators: Operators) -> Chain | None:
+    """The calls that make an operand of one layer; None where others are between."""
+    chain = list[fx.Node]()
+    while isinstance(node, fx.Node) and node.op.startswith("call"):
+        if is_expression(node) or "only" in node.meta:
             break
-        node = call.inputs[0]
         chain.append(node)
-    return tuple(reversed(chain))
+        call = operators.call(node)
+        kind = operators.operator(call).kind
+        if _is_pointwise(call, operators):
+            return tuple(reversed(chain))
+        if kind not in KEPT or len(call.inputs) != 1:
+            break
+        (node,) = call.inputs
+    return None
 
 
-def _is_whole(planned: PlannedLayer, source: Layout) -> bool:
-    """Whether all ranks have rows, and hold all channels and the whole weight."""
-    layer = planned.module
-    frame = tuple((0, extent) for extent in layer.program.ker_shape)
-    whole = (0, source.whole[-1])
-    return all(box == frame for box in layer.ker_boxes) and all(
-        volume(box) and box[-1] == whole for box in source.boxes
+def _is_pointwise(call: Call, operators: Operators) -> bool:
+    """Whether a layer computes each row of samples from that row alone."""
+    operator = operators.operator(call)
+    if operator.kind != "layer":
+        return False
+    module, (before,) = operator.module, call.shapes
+    if isinstance(module, nn.Linear):
+        return len(before) > 2
+    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return False
+    one = {*module.kernel_size, *module.stride, module.groups} == {1}
+    return one and before[2:] == call.out[2:] and len(before) == module.weight.dim()
+
+
+def _channels(chain: Chain, operators: Operators) -> set[int]:
+    """The channels of a layer that calls behind it read; all where that is unknown."""
+    first, *behind = map(operators.call, chain)
+    weight = operators.operator(first).module.weight
+    shape = [1] * len(first.out)
+    shape[channel_dim(weight.shape)] = weight.shape[0]
+    found: torch.Tensor | None = torch.arange(weight.shape[0]).reshape(shape)
+    for call in behind:
+        found = None if found is None else _behind(call, operators, found)
+    return {*range(weight.shape[0])} if found is None else {*found.flatten().tolist()}
+
+
+def _behind(
+    call: Call, operators: Operators, found: torch.Tensor
+) -> torch.Tensor | None:
+    """The numbers of channels where a call has them; None where it mixes rows in.
+
+    found: along the dimensions of its input that have channels; 1 along others.
+    """
+    operator = operators.operator(call)
+    match operator.kind:
+        case "same":
+            return found
+        case "permute":
+            return found.permute(call.order())
+        case "reindex":
+            return _moved(operator.form, found)
+    return _reshaped(call, found) if call.word in RESHAPES else None
+
+
+def _moved(form: MovedRows, found: torch.Tensor) -> torch.Tensor | None:
+    for dim, each in enumerate(form.maps):
+        if found.shape[dim] > 1:
+            rows = torch.tensor([*each.rows])
+            if int(rows.min()) < 0:  # constants
+                return None
+            found = found.index_select(dim, rows)
+    if form.dims is None:
+        return found
+    return found.reshape([1 if d is None else found.shape[d] for d in form.dims])
+
+
+def _reshaped(call: Call, found: torch.Tensor) -> torch.Tensor | None:
+    sizes, (before,) = list[int](), call.shapes
+    for mine, its in reshape_groups(before, call.out):
+        own, there = [found.shape[dim] for dim in mine], [before[dim] for dim in mine]
+        if max(own, default=1) > 1 and own != there:
+            return None
+        sizes += [call.out[dim] if own == there else 1 for dim in its]
+    return found.reshape(sizes)
+
+
+def _unread(behind: Iterable[fx.Node], reader: fx.Node) -> set[str]:
+    """The calls that are read by each other and one reader alone."""
+    alone = {reader}
+    for node in reversed([*behind]):
+        if all(each in alone for each in node.users):
+            alone.add(node)
+    return {each.name for each in alone - {reader}}
+
+
+def _beside(node: fx.Node) -> str:
+    return f"{node.name}_all_rows"
+
+
+def _as_query(made: Layout, query: Layout) -> Layout:
+    """Where the result of attention lies if it lies as the query does."""
+    if made.whole[:-1] != query.whole[:-1]:
+        return made
+    rows = (0, made.whole[-1])
+    return made.with_boxes(
+        made.whole,
+        ((*box[:-1], rows if volume(box) else (0, 0)) for box in query.boxes),
     )
 
 
-def _words(source: Layout, target: Layout) -> int:
-    """Words that all ranks receive."""
-    same = source.boxes == target.boxes
-    return 0 if same else int(overlaps(source, target).sum())
+def _words(steps: Iterable[Step]) -> int:
+    """Words that all ranks receive in some steps."""
+    return sum(_received(step.exchanges()) for step in steps)
 
 
-def _read(layout: Layout, operands: list[Operand]) -> int:
-    """Words that all ranks receive for their boxes of a product."""
-    return sum(
-        _words(each, wanted(layout, each.whole, dims)) for each, dims in operands
-    )
+def _received(exchanges: Iterable[Exchange]) -> int:
+    return sum(sum(each.forward) for each in exchanges)

@@ -202,6 +202,27 @@ def reshape_groups(
         yield mine, its
 
 
+def several_groups(
+    before: Sequence[int], after: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """Those in which a reshape joins or divides dimensions; others only stay.
+
+    Dimensions of extent 1 do not count, but between others that are joined.
+    """
+    found = []
+    for mine, its in reshape_groups(before, after):
+        kept = _without_ones(mine, before), _without_ones(its, after)
+        if max(map(len, kept)) > 1:
+            found.append(kept)
+    return found
+
+
+def _without_ones(dims: Sequence[int], extents: Sequence[int]) -> list[int]:
+    """A run of dimensions, without those of extent 1 at its ends."""
+    long = [dim for dim in dims if extents[dim] != 1]
+    return list(range(long[0], long[-1] + 1)) if long else []
+
+
 def _regrouped(
     box: Sequence[Interval], before: Sequence[int], after: Sequence[int]
 ) -> list[Interval] | None:

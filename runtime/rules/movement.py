@@ -60,13 +60,19 @@ def reindexed(
     return Rule(out, (pulled(source, reads, out),), call)
 
 
-def from_own_boxes(source: Layout, maps: Sequence[RowMap], value: float) -> Rule:
+def from_own_boxes(
+    source: Layout,
+    maps: Sequence[RowMap],
+    value: float,
+    dims_of: Sequence[int | None] | None = None,
+) -> Rule:
     """The same of ranks that have all rows along each dimension whose rows move.
 
-    Boxes of several ranks may have the same words; none move.
+    Boxes of several ranks may have the same words; none move. dims_of: as `dims` above.
     """
     kept = (tuple(map(owned_rows, maps, box)) for box in source.boxes)
     out = source.with_boxes([len(each.rows) for each in maps], kept)
+    out = out if dims_of is None else with_dims(out, dims_of)
     slices, dims = list[slice](), list[_Dim]()
     for each in maps:
         rows = each.rows

@@ -13,10 +13,12 @@ any order: here those of one rank's block after those of another's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, Interval, cut, volume
+from synth.runtime.rules.movement import with_dims
 from synth.runtime.rules.rule import Rule, reshaped
 
 Dims = tuple[int, int]  # of a tensor, as an interval
@@ -64,8 +66,13 @@ def blocks_of(source: Layout, dims: Dims) -> Blocks | None:
     return Blocks(tuple(places), rows, tuple(among), len(parts))
 
 
-def joined_blocks(source: Layout, dims: Dims, blocks: Blocks) -> Rule:
-    """Dimensions `dims` of a map as one, in the order of blocks."""
+def joined_blocks(
+    source: Layout, dims: Dims, blocks: Blocks, shape: Sequence[int]
+) -> Rule:
+    """Dimensions `dims` of a map as one, in the order of blocks.
+
+    shape: of the result, which may have other dimensions of extent 1.
+    """
     low, high = dims
     whole = *source.whole[:low], sum(map(volume, blocks.rows.values()))
     pairs = zip(source.boxes, blocks.places, strict=True)
@@ -73,11 +80,16 @@ def joined_blocks(source: Layout, dims: Dims, blocks: Blocks) -> Rule:
         (*whole, *source.whole[high:]),
         ((*box[:low], place, *box[high:]) for box, place in pairs),
     )
-    return reshaped(source, source, out)
+    return reshaped(source, source, _with_shape(out, shape))
 
 
-def divided_blocks(source: Layout, dim: int, blocks: Blocks) -> Rule:
-    """Dimension `dim`, with positions in the order of blocks, as those of a map."""
+def divided_blocks(
+    source: Layout, dim: int, blocks: Blocks, shape: Sequence[int]
+) -> Rule:
+    """Dimension `dim`, with positions in the order of blocks, as those of a map.
+
+    shape: as above.
+    """
     held = in_blocks(source, dim, blocks)
     columns = zip(*blocks.rows.values(), strict=True)
     extents = [max(high for _, high in rows) for rows in columns]
@@ -89,7 +101,13 @@ def divided_blocks(source: Layout, dim: int, blocks: Blocks) -> Rule:
             for box in held.boxes
         ),
     )
-    return reshaped(source, held, out)
+    return reshaped(source, held, _with_shape(out, shape))
+
+
+def _with_shape(layout: Layout, shape: Sequence[int]) -> Layout:
+    """A layout with dimensions of extent 1 left out or added."""
+    long = iter(dim for dim, extent in enumerate(layout.whole) if extent != 1)
+    return with_dims(layout, [None if n == 1 else next(long) for n in shape])
 
 
 def in_blocks(source: Layout, dim: int, blocks: Blocks) -> Layout:

@@ -38,8 +38,30 @@ def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ran
         if shape == MAP:
             assert found["calls"]["flatten"] == found["calls"]["add"] == 0
         if (shape, mode, heads) == (MAP, "inference", 1):  # each rank lacks three quarters of one value
-            assert found["steps"]["LinearOfAllRows"] == 2
-            assert found["calls"]["_1_key"] == 6 * 8 * 8 * 3 // 4
+            assert found["steps"]["LayerOfAllRows"] == 2
+            assert found["calls"]["scaled_dot_product_attention_all_rows"] == 6 * 8 * 8 * 3 // 4
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("how", "axes", "samples"),
+    [("map", "hw", 1), ("heads", "hw", 1), ("map", "bh", 2), ("apart", "hw", 1), ("pair", "h", 1)],
+    ids=str,
+)
+@pytest.mark.one_in(2)
+def test_what_one_layer_or_convolutions_make_is_computed_of_all_rows(
+    how: str, axes: str, samples: int, ranks: RankPool
+) -> None:
+    for found in ranks.call("of_one_value", (samples, *MAP[1:]), axes, how):
+        assert found["error"] < 1e-11
+        assert found["words"] == (found["planned"],) * 2
+        assert found["steps"]["LayerOfAllRows"] == (2 if how == "apart" else 1)
+        whole, cut = 6 * 8 * 8, 4 // samples  # ranks gather rows of their samples alone
+        words = {name: each for name, each in found["calls"].items() if "attention" in name}
+        assert words == {
+            "scaled_dot_product_attention_all_rows": whole * (cut - 1) // cut,
+            "scaled_dot_product_attention": 0,
+        }
 
 
 @pytest.mark.ranks
