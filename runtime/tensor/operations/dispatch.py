@@ -95,7 +95,7 @@ def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         for place, name in known.changes
     ]
     for each in changed:
-        _refuse_copies(func, each)
+        _refuse_copies(func, each, args)
     note_given(func, args, kwargs)
     try:
         made = known.rule(func, args, kwargs)
@@ -187,9 +187,11 @@ def _count(changed: PartitionedTensor) -> None:
         changed.view_of = changed.view_of._replace(changes=changed.changes[0])
 
 
-def _is_shown(copied: PartitionedTensor) -> bool:
-    """Whether owners can have what a change makes of a copy."""
-    found, alone = copied.view_of, not torch.is_grad_enabled()
+def _is_shown(copied: PartitionedTensor, args: Any) -> bool:
+    """Whether owners can have what a change by an operation makes of a copy."""
+    given = (each for each in args if isinstance(each, torch.Tensor))
+    alone = not torch.is_grad_enabled() or not any(e.requires_grad for e in given)
+    found = copied.view_of
     if found is not None and found.whole and not found.base.is_copy:
         return alone or not found.base.requires_grad
     return alone and copied.shown is not None
@@ -213,11 +215,11 @@ def _mark_views(func: Any, args: Any, kwargs: Any, made: Any) -> None:
             each.view_of = Viewed(given.changes[0], call, place, rule is views.view)
 
 
-def _refuse_copies(func: Any, changed: Any) -> None:
+def _refuse_copies(func: Any, changed: Any, args: Any) -> None:
     """Raise `RuntimeError` for a change of a copy that would not be seen."""
     alone = isinstance(changed, PartitionedTensor)
     for each in (changed,) if alone else tensors_of(changed):
-        if each.is_copy and not _is_shown(each):
+        if each.is_copy and not _is_shown(each, args):
             raise RuntimeError(
                 f"{short_name(func)} would change a copy of {tuple(each.shape)}:"
                 f" {each.is_copy}; compute a new tensor, for example with torch.where,"

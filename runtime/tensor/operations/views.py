@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import Any, cast
 
 import torch
@@ -71,12 +72,30 @@ def _part(func: Any, args: Any, kwargs: Any, part: int) -> Any:
         placed = Partition(replicated(given.shape, given._partition.ranks))
         given = PartitionedTensor(to_partition(given, placed), placed)
     made = by_rule(func, given, lambda layout: reindexed(layout, *found))
-    if lone and short_name(func) == "select" and not args[0].is_copy:
-        ((low, high),) = args[0]._partition.box
-        index = args[2] % len(args[0])
-        owned = args[0]._local[index - low : index - low + 1]
-        made.shown = (owned[0],) if low <= index < high else ()
+    if not found.shape and short_name(func) == "select":
+        made.shown = _owned(args[0], args[2])
     return made
+
+
+def _owned(row: PartitionedTensor, index: int) -> tuple[torch.Tensor, ...] | None:
+    """A word of a row, in the memory of the tensor that the row was selected from.
+
+    It is () on the ranks that do not hold it, and None if nobody can write into it.
+    """
+    given, at = row, [index % len(row)]
+    while given.view_of is not None and short_name(given.view_of.call[0]) == "select":
+        given, dim, chosen = given.view_of.call[1]
+        at.insert(dim % given.dim(), chosen % given.shape[dim])
+    if given.is_copy:
+        return None
+    held = given._partition.layout.whole  # which may divide dimensions of the shape
+    steps, parts = (torch.empty(e, device="meta").stride() for e in (given.shape, held))
+    word = sum(map(mul, at, steps))
+    places = [word // step % extent for step, extent in zip(parts, held, strict=True)]
+    pairs = list(zip(places, given._partition.box, strict=True))
+    if not all(low <= place < high for place, (low, high) in pairs):
+        return ()
+    return (given._local[tuple(place - low for place, (low, _) in pairs)],)
 
 
 def unsliced(func: Any, args: Any, kwargs: Any) -> Any:

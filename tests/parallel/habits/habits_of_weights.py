@@ -367,6 +367,15 @@ def indexed(run: Run) -> None:
         model.conv.weight[:, 1].mul_(2)
         model.conv.weight[3, :, 0, 0] = run.randn(3)
         model.head.bias[-1] += 1
+        nn.init.dirac_(model.grouped.weight)
+    for weight in (model.conv.weight, model.head.weight):  # single words, also where rows move
+        weight.data[1, -2] = 0.25
+        weight.data[(-1, 2, 0, 1)[: weight.dim()]].mul_(3)
+    functional.cross_entropy(model(run.x()), run.y()).backward()
+    for weight in (model.conv.weight, model.head.weight):
+        weight.grad[(0, 1, 2, 0)[: weight.dim()]] = 0.5
+        weight.grad[(3, -1, 0, 2)[: weight.dim()]] += weight.grad.abs().max()
+    sgd(model).step()
     steps(run, model, sgd(model))
 
 
