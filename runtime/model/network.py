@@ -116,6 +116,7 @@ class Network(Shown):
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
         *("_compiled", "_waiting", "_siblings", "_masked", "_passed"),
+        "_generation",
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -151,7 +152,7 @@ class Network(Shown):
         template, modes = emptied(model, every), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
         self._meter, self._sessions = Meter(), itertools.count(1)
-        self._passed = PassedCalls()
+        self._passed, self._generation = PassedCalls(), 0  # of copies of copies
         self._watch = Watch(shown, self.program.attributes)
         self._original = Original(model, self.program.attributes, self._watch)
         look_for_uses(self, model)
@@ -189,7 +190,7 @@ class Network(Shown):
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
-        made._original = None
+        made._original, made._generation = None, self._generation + 1
         made._connect()
         return made
 
@@ -361,7 +362,8 @@ class Network(Shown):
         if not alone_waits and waiting.waits():
             raise ValueError(OTHER)
         replication = program.replication
-        what = f"forward pass {number}{call.suffix(program)}"
+        copied = " of a deepcopy" * self._generation
+        what = f"forward pass {number}{call.suffix(program)}{copied}"
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -210,6 +211,14 @@ def other_batches(run: Run) -> None:
 def another_order(run: Run) -> None:
     """Each of them is called on every rank."""
     for each in (run.model, run.images)[:: 1 if torch.distributed.get_rank() else -1]:
+        each(run.batch())
+
+
+@refused("a network and its copy in another order on the ranks", "of a deepcopy")
+def copy_in_another_order(run: Run) -> None:
+    """As a moving average of weights, which has the same steps."""
+    pair = [run.model, copy.deepcopy(run.model)]
+    for each in pair[:: 1 if torch.distributed.get_rank() else -1]:
         each(run.batch())
 
 
