@@ -329,6 +329,7 @@ class Builder(Wiring):
             self.steps[name], self.layouts[name] = step, step.layout
             self.calls.append((name, (*sources, *(_expressions(made) if uses else ()))))
             self._add_held(name, made, step)
+            self.part_of[name] = call.node.name
         for node in call.inputs:
             if node.name in found.reads:
                 self.copies[call.node, node] = found.reads[node.name]

@@ -92,7 +92,11 @@ def words_of(
     """
     gradients = _Gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
-    found, rings, summed = {}, _of_rings(graph), set[str]()
+    found, rings, summed = (
+        dict[str, tuple[Words, Words]](),
+        _of_rings(graph),
+        set[str](),
+    )
     for name, sources in graph.calls:
         step, made = graph.steps[name], graph.expressions
         exchanges = list(step.exchanges())
@@ -110,7 +114,9 @@ def words_of(
             gives: set[int | str] = {0} if back else set()
             more = _words([exchange], gives, count * (node == name), size)
             words = added((words[0], more[0])), added((words[1], more[1]))
-        found[name] = words
+        call, none = graph.part_of.get(name, name), ((0,) * size,) * 2
+        forward, backward = found.get(call, none)
+        found[call] = added((forward, words[0])), added((backward, words[1]))
     nothing = (0,) * graph.ranks.size
     sums = (summed_words(graph.homes[key], graph.ranks) for key in summed)
     return PlannedWords(found, added([nothing, *sums]))

@@ -88,6 +88,7 @@ class Wiring:
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it has another graph.
     shows: node -> the input of the network of which its result is a view.
+    part_of: call that the model has not -> the call of the model that it is for.
     outputs: nodes. structure: of what the model gives, which are the first of them.
     left: mode -> what modules in it leave in attributes, of all outputs. left_out: for
         each output, the calls and inputs to which its gradient is zero, of which no
@@ -115,6 +116,7 @@ class Wiring:
     targets: dict[str, tuple[str, str]] = field(default_factory=dict)
     modes: dict[bool, str] = field(default_factory=dict)
     shows: dict[str, str] = field(default_factory=dict)
+    part_of: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     left: LeftByMode = field(default_factory=dict)
     left_out: tuple[frozenset[str], ...] = ()

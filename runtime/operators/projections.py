@@ -94,7 +94,7 @@ class Projections:
         it. What follows is taken to read the result where the query lies.
         """
         chains = chains_of(call, self.operators)
-        layers, work = self._of_layers(chains, _beside(call.node))
+        layers, work = self._of_layers(chains, call)
         behind = [*dict.fromkeys(node for chain in chains for node in chain[1:])]
         own = self._copies(layers[1:], behind)
         if not own:
@@ -131,12 +131,14 @@ class Projections:
             own[node] = Copy(_beside(node), node, made, (before.name,))
         return own
 
-    def _of_layers(self, chains: Sequence[Chain], name: str) -> tuple[list[Copy], int]:
+    def _of_layers(
+        self, chains: Sequence[Chain], attention: Call
+    ) -> tuple[list[Copy], int]:
         """The rows that are gathered, and what layers make of them; or nothing.
 
-        name: of the rows. Also the multiply-adds of all ranks for rows of others.
+        Also the multiply-adds of all ranks for rows of others.
         """
-        found, work = list[Copy](), 0
+        found, work, name = list[Copy](), 0, _beside(attention.node)
         for layer in dict.fromkeys(chain[0] for chain in chains):
             ((source,), made) = self._read(layer), self.layouts[layer.name]
             weight = self.operators.operator(self.operators.call(layer)).module.weight
@@ -147,7 +149,8 @@ class Projections:
                 return [], 0
             rows = all_rows(made, channel_dim(weight.shape), weight.shape[1])
             if not found:
-                gather = GatheredRows(self.layouts[source], rows, self.counter(name))
+                count = self.counter(attention.name)
+                gather = GatheredRows(self.layouts[source], rows, count)
                 found.append(Copy(name, layer, gather, (source,)))
             if found[0].sources != (source,) or found[0].step.layout != rows:
                 return [], 0

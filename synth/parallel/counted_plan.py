@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from synth.base.errors import InfeasibleError
@@ -19,6 +19,7 @@ from synth.machine.rank_groups import split_over
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.step_words import moved_words
 from synth.network.planner.planner import plan_network
+from synth.runtime.operators.alike_positions import ATTENTION
 
 UNSEEN = "gathered", "reindex", "softmax"  # kinds of calls that may cut operands anew
 SEEN = 0.9  # where the smaller of two costs, the planner's and that with all calls, is more of the other
@@ -28,8 +29,9 @@ def least_counted(plan: NetworkPlan) -> NetworkPlan:
     """The plan, or one that cuts fewer axes, if that costs less with the words of all calls.
 
     plan: of a model whose words are counted (`NetworkPlan.words_of`); others are returned as they are. So is
-    one that its user limited to some axes, or of which the planner sees what all calls cost (`SEEN`). The
-    result keeps the request, and the bound of all plans.
+    one that its user limited to some axes, or of which the planner sees what all calls cost (`SEEN`), but for
+    attention of one sample, which gathers the same words on all grids. The result keeps the request, and the
+    bound of all plans.
     """
     request, nodes = plan.request, plan.network.nodes.values()
     if request.procs == 1 or request.axes or not plan.counted:
@@ -40,7 +42,10 @@ def least_counted(plan: NetworkPlan) -> NetworkPlan:
         best, least = plan, cost_of_all(plan)
     except ValueError:  # which the steps of the model raise again, where they are made
         return plan
-    if SEEN * least <= plan.cost <= least / SEEN:
+    alone = plan.network.input[0] == 1
+    attention = {node.name for node in nodes if alone and node.name.startswith(ATTENTION)}
+    differing = cost_of_all(plan, attention)
+    if SEEN * differing <= plan.cost <= differing / SEEN:
         return plan
     for axes in _fewer_axes(plan):
         try:
@@ -54,14 +59,19 @@ def least_counted(plan: NetworkPlan) -> NetworkPlan:
     return best
 
 
-def cost_of_all(plan: NetworkPlan) -> float:
-    """Words that the busiest rank receives in all calls; or seconds, with those of what only steps count."""
+def cost_of_all(plan: NetworkPlan, but: Collection[str] = ()) -> float:
+    """Words that the busiest rank receives in all calls; or seconds, with those of what only steps count.
+
+    but: calls of which no words count.
+    """
+    calls = {name: words for name, words in plan.words.calls.items() if name not in but}
+    most = replace(plan.words, calls=calls).most
     if plan.timed is None:
-        return plan.words.most
+        return most
     request = plan.request
     assert request.machine is not None
     beside = sum(words for cause, words in plan.words_beside.items() if cause != "calls")
-    size = max(0, plan.words.most - moved_words(plan) - beside) * plan.word_bytes
+    size = max(0, most - moved_words(plan) - beside) * plan.word_bytes
     return plan.cost + exchange_seconds(request.machine, size, split_over(request.machine, request.procs))
 
 

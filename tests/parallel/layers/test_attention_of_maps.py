@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from attention_of_maps_ranks import Joint, model
 from rank_pool import RankPool, pool_of
 from torch import nn
 from torch.nn import functional
 
+from synth.parallel import counted_plan
 from synth.parallel.front_end.trace_model import trace_model
+from synth.parallel.plan_model import plan_model
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import AbsentRanks
@@ -39,7 +42,7 @@ def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ran
             assert found["calls"]["flatten"] == found["calls"]["add"] == 0
         if (shape, mode, heads) == (MAP, "inference", 1):  # each rank lacks three quarters of one value
             assert found["steps"]["LayerOfAllRows"] == 2
-            assert found["calls"]["scaled_dot_product_attention_all_rows"] == 6 * 8 * 8 * 3 // 4
+            assert found["calls"]["scaled_dot_product_attention"] == 6 * 8 * 8 * 3 // 4
 
 
 @pytest.mark.ranks
@@ -57,11 +60,8 @@ def test_what_one_layer_or_convolutions_make_is_computed_of_all_rows(
         assert found["words"] == (found["planned"],) * 2
         assert found["steps"]["LayerOfAllRows"] == (2 if how == "apart" else 1)
         whole, cut = 6 * 8 * 8, 4 // samples  # ranks gather rows of their samples alone
-        words = {name: each for name, each in found["calls"].items() if "attention" in name}
-        assert words == {
-            "scaled_dot_product_attention_all_rows": whole * (cut - 1) // cut,
-            "scaled_dot_product_attention": 0,
-        }
+        assert found["calls"]["scaled_dot_product_attention"] == whole * (cut - 1) // cut
+        assert not any(words for name, words in found["calls"].items() if name.startswith("reshape"))
 
 
 @pytest.mark.ranks
@@ -80,6 +80,23 @@ def test_positions_that_are_told_apart_keep_their_order(ranks: RankPool) -> None
         assert found["error"] < 1e-11
         assert found["words"] == (found["planned"],) * 2
         assert found["calls"]["flatten"] > 0
+
+
+@pytest.mark.parametrize("along", [1, 2])
+def test_grids_are_counted_where_attention_is_not_all_that_moves(
+    along: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention of one sample gathers the same words on all grids; a softmax of rows does not."""
+
+    class Shares(Joint):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.softmax(along))
+
+    asked = list[Any]()
+    monkeypatch.setattr(counted_plan, "_fewer_axes", lambda plan: (asked.append(plan), ())[1])
+    plan = plan_model(model((1, 4, 32, 32), Shares(8, "map")), (1, 4, 32, 32), 4, mode="inference")
+    assert bool(asked) == (along == 2)
+    assert plan.words.most > 2 * plan.cost  # with attention
 
 
 def joined(rows: Any) -> int:
