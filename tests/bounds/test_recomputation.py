@@ -231,6 +231,7 @@ def random_schedule(rng: random.Random, size: int, layers: int, procs: int) -> l
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.one_in(3)
 def test_no_random_schedule_receives_fewer_words(seed: int) -> None:
     rng = random.Random(seed)
     size, procs = rng.choice([12, 24, 40]), rng.choice([2, 3, 4])
@@ -293,6 +294,7 @@ def cost_of(
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.one_in(3)
 def test_a_cheapest_process_costs_what_the_curves_say(seed: int) -> None:
     """No process at random is cheaper. Fractions and floating point agree."""
     rng = random.Random(seed)

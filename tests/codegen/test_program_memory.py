@@ -123,6 +123,7 @@ CASES: tuple[tuple[str, int, Task, float | None], ...] = (
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("name", "procs", "task", "times"), CASES)
+@pytest.mark.one_in(2)
 def test_programs_hold_what_is_planned(name: str, procs: int, task: Task, times: float | None) -> None:
     plan = planned(name, procs, task, times)
     words = held(plan)

@@ -64,7 +64,7 @@ def alone() -> ModuleType:
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("procs", [3, pytest.param(4, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_two_checkers_accept_it_and_it_is_near_the_plan(
     name: str, procs: int, mode: str, alone: ModuleType
 ) -> None:
@@ -129,7 +129,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_a_changed_number_is_refused_by_both(name: str, alone: ModuleType) -> None:
     data = copy.deepcopy(_certificate())
     CHANGES[name](data)

@@ -62,7 +62,7 @@ layers:
 
 @pytest.mark.parametrize("procs", [2, 4, 9, 16])
 @pytest.mark.parametrize("name", list(NETWORKS))
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_no_plan_receives_fewer(name: str, procs: int) -> None:
     network = parse_network(NETWORKS[name], "one.yaml")
     for recompute in (0.0, 0.1, 1.0):

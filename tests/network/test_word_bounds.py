@@ -86,6 +86,7 @@ def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool)
 
 
 @pytest.mark.parametrize("layer", LAYERS[:4], ids=str)
+@pytest.mark.one_in(12)
 def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
     """Of equal words, the grid that comes first among all."""
     for request in REQUESTS[:2]:

@@ -20,7 +20,7 @@ from synth.runtime.comm.traced import Exchange, first_apart
 HERE = Path(__file__)
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     folder = tmp_path_factory.mktemp("ranks")
     with RankPool(HERE.with_name("compiled_steps_ranks.py"), request.param, folder) as pool:

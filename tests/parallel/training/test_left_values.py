@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ranks
 MODELS = "mixture", "autoencoder", "quantized", "features", "in training", "checkpoints"
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     module = Path(__file__).with_name("left_values_ranks.py")
     with RankPool(module, request.param, tmp_path_factory.mktemp("ranks")) as pool:

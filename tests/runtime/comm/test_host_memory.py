@@ -61,6 +61,7 @@ def test_messages_of_a_pair_are_awaited_in_any_order(
 @pytest.mark.parametrize(
     ("words", "rounds"), [(5, 1), (5, 3 * SLOTS), (FULL + 3, SLOTS), (FULL * (SLOTS + 1), 2)]
 )
+@pytest.mark.one_in(3)
 def test_all_ranks_send_to_all(number: int, words: int, rounds: int, ranks: RankPool) -> None:
     """Rank r sends r + s words more to rank s."""
     sizes = [[[words + r + s for s in range(number)] for r in range(number)]] * rounds
@@ -122,6 +123,7 @@ def test_collectives_of_panels(number: int, words: int, large: int, ranks: RankP
 
 @pytest.mark.parametrize("words", [1, FULL * (SLOTS + 1)])
 @pytest.mark.parametrize(("number", "source"), [(2, 1), (4, 0), (4, 2)])
+@pytest.mark.one_in(3)
 def test_words_of_one_rank(number: int, source: int, words: int, ranks: RankPool) -> None:
     for own, calls in members(ranks.call("from_one", number, source, words), number):
         assert (own[0], own[-1], calls) == (100.0 * source, 100.0 * source + words - 1, [])

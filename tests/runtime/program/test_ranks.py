@@ -114,7 +114,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("name", some(CASES))
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_values_and_words(name: str, programs: Programs) -> None:
     assert programs.fault(name) == ""
 

@@ -178,6 +178,7 @@ def rule_of(call: Any, operators: Operators, sources: Mapping[Any, Layout], me: 
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(2)
 def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
     model, draws = Applied(CASES[name]), random.Random(name)
     graph = traced(model, [SHAPE, SHAPE], torch.float64)
