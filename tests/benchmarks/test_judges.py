@@ -35,8 +35,8 @@ from benchmarks.judges.one_case import Comparison, Right, largest
 from benchmarks.judges.selection import Selection, exists
 from benchmarks.judges.table import by_name, expected_failures, page
 
-EVERY = tried(360, 180)  # of so many cases one is run
-LEAST = tried(20, 40)  # cases that are equal
+EVERY = tried(720, 180)  # of so many cases one is run
+LEAST = tried(10, 40)  # cases that are equal
 
 
 def run(processes: Processes, results: Path, *flags: str, seconds: float = 280) -> str:

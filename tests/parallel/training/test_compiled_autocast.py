@@ -26,6 +26,7 @@ def require_near(found: dict[str, Any]) -> None:
     assert found["alone"] < 2e-2, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.one_in(2)
 def test_steps_under_autocast(empty: bool, ranks: RankPool) -> None:

@@ -25,6 +25,7 @@ def require_same(found: dict[str, Any]) -> None:
     assert found["far"] < 1e-12, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.one_in(4)

@@ -22,6 +22,7 @@ def ranks(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
 
 @pytest.mark.parametrize("plan", ["data", "spatial"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.one_in(2)
 def test_values_and_gradients_are_those_of_one_process(ranks: RankPool, name: str, plan: str) -> None:
     """Over two steps, with another shape, without gradients, in evaluation, and in a copy."""
     for found in ranks.call("trained", name, plan, {}):
@@ -70,6 +71,7 @@ def test_what_ranks_do_not_compute_is_refused_where_it_is_read(ranks: RankPool) 
 @pytest.mark.parametrize(
     "kind", ["tensor", "none", "absent", "number", "weights", "dict", "new dict", "list"]
 )
+@pytest.mark.one_in(3)
 def test_a_call_that_reads_what_another_one_left_is_refused(ranks: RankPool, kind: str, first: str) -> None:
     """Before that it is as in one process, and once the user has set the attribute."""
     if (kind, first) == ("number", "evaluation"):
@@ -88,6 +90,7 @@ def test_a_mask_that_is_made_once_is_there_in_later_calls(ranks: RankPool, kind:
     assert max(ranks.call("cached", kind)) < 1e-12
 
 
+@pytest.mark.slow
 def test_compiled_steps_leave_values_and_compiled_code_refuses_them(ranks: RankPool) -> None:
     for found in ranks.call("compiled"):
         assert found["error"] < 1e-12

@@ -19,7 +19,7 @@ def plan_of(name: str, names: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(40)
 def test_a_change_is_effective(two: RankPool, name: str) -> None:
     for error, anew in two.call("changed", name, plan_of(name, [*CHANGES])):
         assert error < 1e-8

@@ -52,6 +52,7 @@ def test_one_replica_sends_what_none_sends(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("word", ["samples", "channels", "mixed", "uneven"])
+@pytest.mark.one_in(4)
 def test_words_of_sums_are_planned(word: str, ranks: RankPool) -> None:
     """A bias of each rank, a weight where replicas average it: a reduce-scatter and an all-gather of it."""
     for rows in (1, 2):

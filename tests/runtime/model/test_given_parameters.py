@@ -30,9 +30,13 @@ def test_parameters_without_the_gradients_of_their_network_are_refused() -> None
 def test_a_parameter_where_one_of_a_freed_model_was_is_another() -> None:
     """Python gives its number, and torch its memory, to the next parameter of the same size."""
     trained = network()
-    for _ in range(100):
-        model = nn.Linear(40, 40, bias=False)
-        look_for_uses(trained, model)
-        del model
-        gc.collect()
-        require_gradients(list(nn.Linear(40, 40, bias=False).parameters()), "SGD", "use others")
+    gc.freeze()  # collections look at what is made from here on
+    try:
+        for _ in range(100):
+            model = nn.Linear(40, 40, bias=False)
+            look_for_uses(trained, model)
+            del model
+            gc.collect()
+            require_gradients(list(nn.Linear(40, 40, bias=False).parameters()), "SGD", "use others")
+    finally:
+        gc.unfreeze()
