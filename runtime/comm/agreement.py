@@ -45,7 +45,7 @@ NAME = 48  # characters for the network
 CHANGED = "a pass after changes"  # of the network; see `runtime.model.live`
 TOGETHER = (
     "all ranks must call the same in the same order (compute a loss, a norm or"
-    " full_tensor() on every rank)"
+    " full_tensor() on every rank; the order of a set differs between ranks)"
 )
 FORM = struct.Struct(f"={TEXT}s8sq")
 

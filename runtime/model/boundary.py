@@ -115,18 +115,21 @@ def left(
     places: Iterable[Partition],
     before: Before,
     shared: Collection[int] = (),
+    what: str = "",
 ) -> list[torch.Tensor]:
     """The outputs of the network from this rank's parts.
 
     before: what the ranks first do in the backward pass. A single number is a plain
     tensor, the same on all ranks. shared: places of outputs that may not be changed in
     place, since in the model they have memory of an input or of another output.
+    what: the ranks have done, for messages.
     """
     outs = []
     for number, (part, place) in enumerate(zip(made, places, strict=True)):
         kind: Any = FromLocal if place.shape else Number
         words = part.resolve_conj().resolve_neg()  # not a view that says so by a flag
-        out: Any = kind.apply(words, place, partial(before, number))
+        named = place.named(f"output {number} of {what}")
+        out: Any = kind.apply(words, named, partial(before, number))
         outs.append(out.copied(SHARED) if number in shared and place.shape else out)
     before.begins_at(outs)
     return outs

@@ -144,6 +144,9 @@ class Builder(Wiring):
             use, held = self.homes[key], partitions[key]
             if use.partition != held:  # where an optimizer knows it, it stays
                 self.homes[key] = Held(use.module, use.name, held)
+        for key, use in self.homes.items():
+            if use.partition is not None:
+                self.homes[key] = use._replace(partition=use.partition.named(key))
 
     def _read(self, node: fx.Node) -> None:
         match node.op:

@@ -292,7 +292,9 @@ class Network(Shown):
         kept = {place: name for name, place in states.given(program.structure).items()}
         number, own = next(self._sessions), self._sessions
         made = [alone(w) if place in kept else w for place, w in enumerate(made)]
-        outs = left(made, program.all_partitions, before, program.shared)
+        what = f"forward pass {first.forwards}{call.suffix(program)}"
+        places = program.all_partitions
+        outs = left(made, places, before, program.shared, what)
         outs = [
             stamped(each, own, number, kept[place])
             if place in kept

@@ -7,6 +7,7 @@ boxes are intervals of (group, k of the group, c, r, s).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -39,9 +40,15 @@ class Partition:
     layout: the boxes, as intervals along the dimensions of `layout.whole`.
     shape: that of the tensor for the user, with the words of `layout.whole` in the same
         order; None if it is `layout.whole`.
+    of: what the tensor is, or was computed from, by which ranks see that they call the
+        same on tensors of one shape; "" if that is not known. Partitions that differ in
+        it alone are equal.
     """
 
-    def __init__(self, layout: Layout, shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, layout: Layout, shape: Sequence[int] | None = None, of: str = ""
+    ) -> None:
+        self.of = of
         self.layout = layout
         self.shape = torch.Size(layout.whole if shape is None else shape)
         self.ranks, self.box = layout.ranks, layout.mine
@@ -57,6 +64,19 @@ class Partition:
             and self.layout.boxes == other.layout.boxes
             and self.ranks.members == other.ranks.members
         )
+
+    def named(self, of: str) -> Partition:
+        """The same partition, of another tensor."""
+        if of == self.of:
+            return self
+        made = copy.copy(self)
+        made.of = of
+        return made
+
+    @property
+    def said(self) -> str:
+        """The shape of the tensor, and what it is, for messages."""
+        return f"{tuple(self.shape)}{self.of and f' of {self.of}'}"
 
     def __hash__(self) -> int:
         return hash((self.shape, self.box))
@@ -129,7 +149,7 @@ class Partition:
         """The whole tensor on every rank. All ranks must call this."""
         if self.replicated:
             return local.reshape(self.shape).clone()
-        self.ranks.require(f"full tensor of {tuple(self.shape)}")
+        self.ranks.require(f"full tensor of {self.said}")
         if self.disjoint:
             target = replicated(self.layout.whole, self.ranks)
             return self._fetched(local, target).reshape(self.shape)
@@ -150,7 +170,7 @@ class Partition:
             return local[within(target.box, self.frame)].contiguous()
         if not self.disjoint:
             return target.cut(self.gather(local)).contiguous()
-        self.ranks.require(f"redistribution of {tuple(self.shape)}")
+        self.ranks.require(f"redistribution of {self.said}")
         return self._fetched(local, target.layout)
 
     def _fetched(self, local: torch.Tensor, target: Layout) -> torch.Tensor:
@@ -169,7 +189,7 @@ class Partition:
         ranks = self.ranks.everyone if all_replicas else self.ranks
         if ranks.size > 1:
             agree = self.ranks.require_all if all_replicas else self.ranks.require
-            agree(f"sum over ranks of {tuple(self.shape)}")
+            agree(f"sum over ranks of {self.said}")
             with waiting("wait for a sum"):
                 all_reduce(values, ranks.group, op).wait()
 
@@ -177,7 +197,7 @@ class Partition:
         """The values of all ranks, which have one shape."""
         if self.ranks.size == 1:
             return [values]
-        self.ranks.require(f"values of all ranks of {tuple(self.shape)}")
+        self.ranks.require(f"values of all ranks of {self.said}")
         values = values.contiguous()
         told = [torch.empty_like(values) for _ in range(self.ranks.size)]
         carried = transport_of(self.ranks.group, values.device).carried
@@ -188,14 +208,15 @@ class Partition:
 
     def add(self, partial: torch.Tensor, owned: Layout) -> torch.Tensor:
         """Partial sums of the words of the own box, added at their owners."""
-        self.ranks.require(f"sum at owners of {tuple(self.shape)}")
+        self.ranks.require(f"sum at owners of {self.said}")
         return add_boxes(partial, self.layout, owned)
 
     # -- partitions made from this one ------------------------------------------------
 
     def with_boxes(self, whole: Sequence[int], boxes: Sequence[Box]) -> Partition:
         """Another tensor on the same ranks."""
-        return Partition(Layout(tuple(whole), tuple(boxes), self.ranks))
+        layout = Layout(tuple(whole), tuple(boxes), self.ranks)
+        return Partition(layout, of=self.of)
 
     def without(self, dims: Sequence[int], keepdim: bool) -> Partition:
         """The partition of a reduction over dimensions that are not cut."""
@@ -216,7 +237,8 @@ class Partition:
         """
         if tuple(wanted) == tuple(self.shape):
             return self
-        return Partition(needed(self.layout, wanted, aligned(wanted, self.shape)))
+        layout = needed(self.layout, wanted, aligned(wanted, self.shape))
+        return Partition(layout, of=self.of)
 
     def expanded(self, wanted: Sequence[int]) -> Partition:
         """This, broadcast to a larger shape: all ranks hold the new extents."""
@@ -229,10 +251,10 @@ class Partition:
         """
         whole = tuple(self.shape)
         if len(set(dims)) == len(whole):
-            return Partition(replicated(whole, self.ranks))
+            return Partition(replicated(whole, self.ranks), of=self.of)
         layout = even(whole, self.ranks) if self.refined else self.layout
         form = whole_along(whole, dims, whole, range(len(whole)))
-        return Partition(fitting(layout, form))
+        return Partition(fitting(layout, form), of=self.of)
 
 
 def require_same_ranks(one: Partition, other: Partition) -> None:

@@ -251,7 +251,7 @@ class PartitionedTensor(torch.Tensor):
         )
 
     def __tensor_flatten__(self) -> tuple[list[str], Partition]:
-        return ["_local"], self._partition
+        return ["_local"], self._partition.named("")  # compiled for others, too
 
     @staticmethod
     def __tensor_unflatten__(

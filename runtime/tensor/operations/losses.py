@@ -108,7 +108,8 @@ def _of_classes(given: torch.Tensor) -> tuple[Partition, Partition]:
     if _is_volume(base) and 1 not in base.cut_dims:
         boxes = [(box[0], *box[2:]) for box in layout.boxes]
         words = layout.with_boxes((layout.whole[0], *layout.whole[2:]), boxes)
-        return base, Partition(words, (base.shape[0], *base.shape[2:]))
+        shape = base.shape[0], *base.shape[2:]
+        return base, Partition(words, shape, base.of)
     classes = 1 if given.dim() > 1 else 0
     base = base.uncut_along([classes])
     return base, base.without([classes], keepdim=False)

@@ -6,6 +6,7 @@ Gradient clipping and gradient scaling call these operations on all gradients at
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,7 +73,8 @@ def norms(tensors: Sequence[torch.Tensor], order: float) -> list[torch.Tensor]:
         order, dist.ReduceOp.SUM
     )
     for places in _by_ranks(tensors):
-        _reduce_together([sums[place] for place in places], tensors[places[0]], reduce)
+        values = [sums[place] for place in places]
+        _reduce_together(values, [tensors[place] for place in places], reduce)
     return [s.pow(1 / order) if power else s for s in sums]
 
 
@@ -86,18 +88,21 @@ def _by_ranks(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _reduce_together(
-    values: list[torch.Tensor], like: torch.Tensor, op: dist.ReduceOp.RedOpType
+    values: list[torch.Tensor], of: list[Any], op: dist.ReduceOp.RedOpType
 ) -> None:
-    """Reduce scalars over the ranks of a tensor in one message. NaN stays NaN."""
-    assert isinstance(like, PartitionedTensor)
+    """Reduce scalars of tensors over their ranks in one message. NaN stays NaN."""
+    like = of[0]._partition
+    if len(of) > 1:
+        order = zlib.crc32(", ".join(each._partition.of for each in of).encode())
+        like = like.named(f"{like.of} and {len(of) - 1} others in the order {order:x}")
     packed = torch.stack(values)
     invalid = packed.isnan()
     if op != dist.ReduceOp.SUM:  # an extremum of ranks may drop a NaN
         flags = invalid.to(packed)
-        like._partition.all_reduce(flags, dist.ReduceOp.MAX)
+        like.all_reduce(flags, dist.ReduceOp.MAX)
         invalid = flags > 0
         packed = packed.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-    like._partition.all_reduce(packed, op)
+    like.all_reduce(packed, op)
     if op != dist.ReduceOp.SUM:
         packed[invalid] = math.nan
     for value, reduced in zip(values, packed, strict=True):

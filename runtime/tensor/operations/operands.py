@@ -115,9 +115,9 @@ def by_rule(
         owned = split_copies(layout)
         own = given._local[within(owned.mine, partition.box)].contiguous()
         rule = rule_of(owned)
-        partition.ranks.require(f"{short_name(func)} of {tuple(given.shape)}")
+        partition.ranks.require(f"{short_name(func)} of {partition.said}")
         here = rule.operands[0].brought(own, lambda _: None)
-    return wrap(rule.call(here), Partition(rule.out))
+    return wrap(rule.call(here), Partition(rule.out, of=partition.of))
 
 
 @lru_cache(2**12)

@@ -129,7 +129,7 @@ def _added(
     owned = even(held.shape, held.ranks)
     part = held.add(partial, owned)
     part = (part / count if count != 1 else part).to(dtype)
-    return PartitionedTensor(part, Partition(owned))
+    return PartitionedTensor(part, Partition(owned, of=held.of))
 
 
 # -- extrema, truth values and others --------------------------------------------------
@@ -193,7 +193,7 @@ def along(func: Any, args: Any, kwargs: Any) -> Any:
         if not some:
             own = shape(out.mine)
             local = largest._local.new_empty(own, dtype=like.dtype)
-        return wrap(local, Partition(out))
+        return wrap(local, Partition(out, of=base.of))
 
     if isinstance(whole, torch.Tensor):
         return placed(whole, made)
@@ -208,7 +208,7 @@ def scan(func: Any, args: Any, kwargs: Any) -> Any:
     if found is None:
         return along(func, args, kwargs)
     dtype = kwargs.get("dtype") or scanned_dtype(found.name, given)
-    given._partition.ranks.require(f"{found.name} of {tuple(given.shape)}")
+    given._partition.ranks.require(f"{found.name} of {given._partition.said}")
     return wrap(found(given._local, dtype, lambda _: None), given._partition)
 
 

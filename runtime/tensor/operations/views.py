@@ -187,7 +187,8 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
     rule = joined(layouts, dim, range(len(parts)), wanted)
     places = [Partition(cast(Layout, operand.reads)) for operand in rule.operands]
     here = map(to_partition, parts, places)
-    return wrap(rule.call(*here), Partition(rule.out))
+    of = parts[first]._partition.of
+    return wrap(rule.call(*here), Partition(rule.out, of=of))
 
 
 def view(func: Any, args: Any, kwargs: Any) -> Any:
@@ -208,11 +209,14 @@ def view(func: Any, args: Any, kwargs: Any) -> Any:
     if partition.refined:
         if tuple(wanted) != layout.whole:
             raise NoParts
-        return wrap(given._local.view_as(given._local), Partition(layout))
+        return wrap(
+            given._local.view_as(given._local), Partition(layout, of=partition.of)
+        )
     form = reshape_form(given.shape, wanted)
     joins = _joins_positions(given.shape, wanted)
     if joins and regrouped(layout, form) is None:
-        return wrap(given._local.view_as(given._local), Partition(layout, wanted))
+        place = Partition(layout, wanted, partition.of)
+        return wrap(given._local.view_as(given._local), place)
     return by_rule(func, given, lambda held: within_boxes(held, form, lambda box: box))
 
 

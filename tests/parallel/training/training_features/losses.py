@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -220,6 +221,20 @@ def copy_in_another_order(run: Run) -> None:
     pair = [run.model, copy.deepcopy(run.model)]
     for each in pair[:: 1 if torch.distributed.get_rank() else -1]:
         each(run.batch())
+
+
+@refused("parameters, gradients or outputs of one shape in another order on the ranks", "others in the order")
+def tensors_in_another_order(run: Run) -> None:
+    """As a set of them has it. What one norm and one loss are of is another tensor on some ranks."""
+    step = 1 if torch.distributed.get_rank() else -1
+    outs = [run.model(run.batch()), run.model(run.batch())]
+    with pytest.raises(RuntimeError, match="of output 0 of forward pass"):
+        [each.square().mean() for each in outs[::step]]
+    pair = [run.model.conv.bias, run.model.bn.weight]
+    with pytest.raises(RuntimeError, match=r"of (conv\.bias|bn\.weight) "):
+        [each.detach().square().sum() for each in pair[::step]]
+    sum(each.sum() for each in outs).backward()
+    torch._foreach_norm([each.grad for each in pair[::step]])
 
 
 @correct("the last, smaller batch")
