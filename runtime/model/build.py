@@ -378,8 +378,9 @@ class Builder(Wiring):
         if updates:
             self._refuse_replicas(call)
         # every rank holds a buffer, so it has to receive as many words as it has
-        small = all(prod(each.whole) <= prod(call.out) for each in layouts.values())
-        if not (updates and small):
+        words = [prod(each.whole) for each in layouts.values()]
+        small = max(words, default=0) <= (prod(call.out) if updates else 1)
+        if not small:
             if self.refuse:
                 what = name if call.module is not None else call.function.__name__
                 raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")

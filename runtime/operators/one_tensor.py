@@ -7,7 +7,7 @@ of a dimension. Scans, where each row of the result is made of all rows up to it
 `cumsum`, `cumprod`, `logcumsumexp`, values and indices of `cummax` and `cummin`.
 Shuffles of channels and positions (`synth.runtime.rules.shuffles`). Calls that ranks
 compute from boxes that are whole along some dimensions: reshapes, and functions along
-dimensions such as `softmax`, `normalize` and sums. Windows of rows
+dimensions such as `softmax`, `sort` and `argmin`. Windows of rows
 (`synth.runtime.rules.sliding`). Each is asked about calls of one tensor without
 parameters, and gives None for what it does not know.
 """
@@ -62,14 +62,18 @@ RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 ALONG = {
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "cumsum", "cumprod"), 0),
     **dict.fromkeys(("logcumsumexp", "glu", "sum", "mean", "amax", "amin"), 0),
-    **dict.fromkeys(("var", "std", "logsumexp"), 0),
-    **dict.fromkeys(("normalize", "norm"), 1),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean", "logsumexp"), 0),
+    **dict.fromkeys(("argmax", "argmin", "max", "min", "prod", "any", "all"), 0),
+    **dict.fromkeys(("median", "nanmedian", "mode", "sort", "argsort"), 0),
+    **dict.fromkeys(("nansum", "nanmean", "count_nonzero"), 0),
+    **dict.fromkeys(("normalize", "norm", "topk", "kthvalue"), 1),
+    **dict.fromkeys(("linalg_norm", "linalg_vector_norm"), 1),
     **dict.fromkeys(("cummax", "cummin", "fft_fftshift", "fft_ifftshift"), 0),
     **dict.fromkeys(FOURIER, 1),
 }
 DEFAULT_DIM: dict[str, Any] = {
     "normalize": 1,
-    "glu": -1,
+    **dict.fromkeys(("glu", "mode", "sort", "argsort", "topk", "kthvalue"), -1),
     **{name: (-2, -1) if name.endswith("2") else -1 for name in FOURIER[:12]},
 }
 ALONG_LAYERS: dict[type[nn.Module], str] = {

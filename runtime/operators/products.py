@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from synth.runtime.rules.convolution import computed_kernel
 from synth.runtime.rules.products import Dims
 from synth.runtime.rules.rule import LocalCall
 from synth.runtime.tracing.expressions import is_expression
+from synth.runtime.tracing.recorded import function_name
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -238,7 +240,122 @@ def _named(call: Call) -> list[Any]:
     return [given[name] for name in OPERANDS if given.get(name) is not None]
 
 
+def _distances(call: Call) -> Product | None:
+    """Distances of rows of (..., m, k) and of (..., n, k), by the way of the whole.
+
+    torch takes products of matrices where either has more than 25 rows.
+    """
+    nodes, order = nodes_of(call.node), _argument(call, "p", 2, 2.0)
+    if _argument(call, "compute_mode", 3, DISTANCES) != DISTANCES:
+        return None
+    if nodes != [_argument(call, "x1", 0), _argument(call, "x2", 1)]:
+        return None
+    one, other = map(node_shape, nodes)
+    many = max(one[-2], other[-2]) > 25
+    mode = "use_mm_for_euclid_dist" if many else "donot_use_mm_for_euclid_dist"
+    rows, columns = len(call.out) - 2, len(call.out) - 1
+    dims: tuple[Dims, ...] = (
+        (*_aligned(one[:-2], call.out[:-2]), rows, None),
+        (*_aligned(other[:-2], call.out[:-2]), columns, None),
+    )
+    work = math.prod(call.out) * one[-1]
+    on_box = on_any_box(partial(torch.cdist, p=order, compute_mode=mode))
+    return _divided(call, dims, range(len(call.out)), work, on_box)
+
+
+DISTANCES = "use_mm_for_euclid_dist_if_necessary"
+
+
+def _selection(call: Call) -> Product | None:
+    """`gather` and `take_along_dim`: each word of the result is one of those along."""
+    given, index = nodes_of(call.node)
+    before = node_shape(given)
+    dim = _argument(call, "dim", 1 if call.word == "gather" else 2)
+    first = given is _argument(call, "input", 0) and given not in call.parameters
+    if not first or type(dim) is not int or len(before) != len(call.out):
+        return None
+    if not _is_index(index, before[dim]):
+        return None
+    dim %= len(before)
+    dims = tuple(
+        None if d == dim or n != call.out[d] else d for d, n in enumerate(before)
+    )
+    places = _aligned(node_shape(index), call.out)
+    if call.word == "gather" and any(
+        each is None and d != dim for d, each in enumerate(dims)
+    ):
+        return None  # which reads the first rows of a dimension alone
+    work = math.prod(call.out)
+    return _divided(call, (dims, places), range(len(call.out)), work)
+
+
+def _is_index(node: fx.Node, rows: int) -> bool:
+    """Whether all words of a tensor are known to be numbers of that many rows.
+
+    Else torch might refuse a word on one rank, and other ranks would wait.
+    """
+    source: Any = node
+    while function_name(node.target) in MOVED:
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            return False
+        node = source
+    function: Any = node.target
+    name, place = getattr(function, "picked", (function_name(function), 1))
+    if name not in INDICES or place != 1:
+        return False
+    along = dict(zip(("dim",), node.args[INDICES[name] :], strict=False))
+    along |= {n: v for n, v in node.kwargs.items() if n == "dim"}
+    source = node.args[0]
+    found: Any = along.get("dim", None if name in ("argmax", "argmin") else -1)
+    return type(found) is int and node_shape(source)[found] <= rows
+
+
+# calls that give rows -> the place of their dimension
+INDICES = {
+    **dict.fromkeys(("argmax", "argmin", "argsort", "sort", "max", "min"), 1),
+    **dict.fromkeys(("topk", "kthvalue"), 2),
+}
+MOVED = frozenset(
+    (
+        *("unsqueeze", "squeeze", "view", "reshape", "expand", "permute", "getitem"),
+        *("transpose", "contiguous", "clone", "detach", "flatten"),
+    )
+)
+
+
+def _classes(call: Call) -> Product | None:
+    """Losses of labels, or of probabilities: positions are independent."""
+    nodes, before = nodes_of(call.node), node_shape(nodes_of(call.node)[0])
+    rest = tuple(range(1, len(call.out)))
+    own: Dims = (0, None, *rest)
+    work = math.prod(before)
+    if call.word == "label_losses":
+        dims: tuple[Dims, ...] = (own, (0, *rest), (None,))
+        return _divided(call, dims[: len(nodes)], (0, *rest), work)
+    given = [_argument(call, *each) for each in (("input", 0), ("target", 1))]
+    alike = len(before) > 1 and [node_shape(each) for each in nodes] == [before] * 2
+    if _argument(call, "reduction", 6) != "none" or given != nodes or not alike:
+        return None
+    return _divided(call, (own, own), (0, *rest), work)
+
+
+def _similarity(call: Call) -> Product | None:
+    """Cosines of the angles of vectors along a dimension."""
+    one, other = (node_shape(each) for each in nodes_of(call.node))
+    dim = _argument(call, "dim", 2, 1)
+    if one != other or len(one) != len(call.out) + 1:
+        return None
+    before = range(dim % len(one))
+    dims: Dims = (*before, None, *range(len(before), len(call.out)))
+    return _divided(call, (dims, dims), range(len(call.out)), math.prod(one))
+
+
 RULES: Mapping[str, Rule] = {
+    "cdist": _distances,
+    **dict.fromkeys(("gather", "take_along_dim"), _selection),
+    **dict.fromkeys(("label_losses", "cross_entropy"), _classes),
+    "cosine_similarity": _similarity,
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
     "scaled_dot_product_attention": _attention,
     "einsum": _einsum,

@@ -39,7 +39,7 @@ from synth.runtime.rules.affine_scan import affine_scan
 from synth.runtime.rules.local_forms import flattened, within_boxes
 from synth.runtime.rules.mapped_rows import MappedRows
 from synth.runtime.rules.movement import permuted, reindexed
-from synth.runtime.rules.pointwise import is_pointwise
+from synth.runtime.rules.pointwise import LOSSES, is_pointwise
 from synth.runtime.rules.pooling import AVG_POOLS, LP_POOLS, MAX_POOLS, pool, scaled
 from synth.runtime.rules.resizing import LINEAR, NEAREST, resize
 from synth.runtime.rules.responses import response_norm
@@ -204,7 +204,8 @@ def _of_function(call: Call) -> Operator:
         return Operator("affine" if call.function is affine_scan else "mapped")
     kind = FUNCTIONS.get(call.word)
     if kind is None:
-        kind = "elementwise" if is_pointwise(call.word) else "gathered"
+        alone = call.word in LOSSES and call.node.kwargs.get("reduction") == "none"
+        kind = "elementwise" if alone or is_pointwise(call.word) else "gathered"
     if kind == "cat":
         joined = call.joined()
         if joined is None or not all(isinstance(part, fx.Node) for part in joined[0]):

@@ -35,6 +35,13 @@ UNTAGGED = frozenset(
         *("mish_backward", "softplus_backward", "masked_fill", "fill"),
     )
 )
+# losses of words, where they are not reduced; none that torch refuses by its words
+LOSSES = frozenset(
+    (
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+        "binary_cross_entropy_with_logits",
+    )
+)
 
 
 @cache

@@ -10,13 +10,148 @@ from torch.nn import functional
 
 from synth.runtime.tracing.attention import multi_head_attention
 
-# of the second tensor only shape or dtype counts, so its words need not move
+ReducedBy = Callable[..., torch.Tensor]
+
+
+def _of_all(reduce: ReducedBy) -> ReducedBy:
+    """A reduction of all words: along all dimensions, of which ranks have parts."""
+
+    def parts(given: Any, *args: Any, **kwargs: Any) -> Any:
+        values = isinstance(given, torch.Tensor) and given.is_floating_point()
+        if not values or not given.dim() or not given.numel():
+            return NotImplemented
+        every = tuple(range(given.dim()))
+        named = dict(zip(("dim",), args, strict=False)) | kwargs
+        named = {n: v for n, v in named.items() if v is not None and v is not False}
+        order, dims = named.pop("p", 2), named.pop("dim", every)
+        if len(args) > 1 or named or order not in ("fro", 2) or dims != every:
+            return NotImplemented
+        return reduce(given, every, keepdim=True).reshape(())
+
+    return parts
+
+
+def _word_by_word(loss: ReducedBy) -> ReducedBy:
+    """A loss that compares words: each by itself, and then their sum or mean."""
+
+    def parts(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        reduction = kwargs.pop("reduction", "mean")
+        old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
+        if args or old != [None, None] or reduction not in SUMS:
+            return NotImplemented
+        each = loss(input, target, reduction="none", **kwargs)
+        return SUMS[reduction](each, input)
+
+    return parts
+
+
+def _of_classes(loss: ReducedBy) -> ReducedBy:
+    """A loss of classes: of each position by itself, and then their sum or mean."""
+
+    def parts(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        reduction = kwargs.pop("reduction", "mean")
+        old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
+        known = reduction in ("none", "mean", "sum") and old == [None, None]
+        if args or not known or input.dim() < 2 or not target.dim():
+            return NotImplemented
+        if not target.is_floating_point():
+            return _of_labels(loss, input, target, reduction, **kwargs)
+        if reduction == "none":
+            return NotImplemented  # which ranks divide as it is
+        return SUMS[reduction](loss(input, target, reduction="none", **kwargs), input)
+
+    return parts
+
+
+@torch.overrides.wrap_torch_function(lambda input, labels, weight, **_: (input, labels))
+def label_losses(
+    input: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, **more: Any
+) -> torch.Tensor:
+    """The loss of each label; 0 for those that are ignored."""
+    loss = (
+        functional.cross_entropy if "label_smoothing" in more else functional.nll_loss
+    )
+    return loss(input, labels, weight, reduction="none", **more)
+
+
+def _of_labels(
+    loss: ReducedBy,
+    input: torch.Tensor,
+    target: torch.Tensor,
+    reduction: str,
+    weight: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    **more: Any,
+) -> torch.Tensor:
+    """A loss of labels; one that is no class is refused, on all ranks.
+
+    Without that, the rank that has it would be refused by torch, and others wait.
+    """
+    classes, counted = input.shape[1], target != ignore_index
+    wrong = counted & ((target < 0) | (target >= classes))
+    found = wrong.to(torch.float32).amax()
+    labels = target.masked_fill(wrong, ignore_index)
+    if loss is functional.cross_entropy:
+        more = {"label_smoothing": 0.0, **more}
+    each = label_losses(input, labels, weight, ignore_index=ignore_index, **more)
+    zero = refused_labels(found, classes, ignore_index).to(each.dtype)
+    if reduction == "none":
+        return each + zero
+    if reduction == "sum":
+        return each.sum() + zero
+    weights = counted
+    if weight is not None:
+        ones = torch.full_like(input, -1.0).detach()
+        weights = label_losses(ones, labels, weight, ignore_index=ignore_index)
+    wide = torch.promote_types(each.dtype, torch.float32)
+    return (each.mean() / weights.to(wide).mean()).to(each.dtype) + zero
+
+
+@torch.overrides.wrap_torch_function(lambda found, *_: (found,))
+def refused_labels(found: torch.Tensor, classes: int, ignored: int) -> torch.Tensor:
+    """0; raises `IndexError` where a label is no class. found: 1 if one is none."""
+    try:
+        torch._assert_async(found == 0, "a label is no class")
+    except RuntimeError:
+        raise IndexError(
+            "a label of a loss in forward is no class; labels must be from 0 to"
+            f" {classes - 1}, or {ignored}, which is ignored"
+        ) from None
+    return found * 0
+
+
+SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mean": lambda each, _: each.mean(),
+    "sum": lambda each, _: each.sum(),
+    "batchmean": lambda each, given: each.sum() / given.shape[0],
+}
+COMPARED = (
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss),
+    *(functional.huber_loss, functional.kl_div),
+    functional.binary_cross_entropy_with_logits,
+)
+REDUCED: dict[str, ReducedBy] = {
+    **{name: getattr(torch, name) for name in ("sum", "mean", "amax", "amin")},
+    **{"max": torch.amax, "min": torch.amin},
+    **{name: getattr(torch, name) for name in ("var", "std")},
+    "norm": lambda given, dims, keepdim: torch.norm(given, 2, dims, keepdim),
+}
 PARTS: dict[Any, Callable[..., Any]] = {
     functional.multi_head_attention_forward: multi_head_attention,
+    # of the second tensor only shape or dtype counts, so its words need not move
     torch.Tensor.type_as: lambda given, other: given.to(other.dtype),
     torch.Tensor.expand_as: lambda given, other: given.expand(other.shape),
     torch.Tensor.view_as: lambda given, other: given.view(other.shape),
     torch.Tensor.reshape_as: lambda given, other: given.reshape(other.shape),
+    **{
+        getattr(home, name): _of_all(reduce)
+        for name, reduce in REDUCED.items()
+        for home in (torch, torch.Tensor)
+    },
+    torch.linalg.vector_norm: _of_all(REDUCED["norm"]),
+    **{loss: _word_by_word(loss) for loss in COMPARED},
+    functional.cross_entropy: _of_classes(functional.cross_entropy),
+    functional.nll_loss: _of_classes(functional.nll_loss),
 }
 
 

@@ -19,6 +19,7 @@ FOLLOWED = (
     *(nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell, nn.Transformer),
     *(nn.TransformerEncoder, nn.TransformerDecoder),
     *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+    *(nn.modules.loss._Loss, nn.CosineSimilarity),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from called import Called
 from called_tables import TABLES
+from torch import nn
 
 import synth
 
@@ -47,6 +48,22 @@ def compared(table: str, name: str) -> dict[str, Any]:
     for key, values in net.full_state_dict().items():
         found[f"state {key}"] = _apart(values, whole.state_dict()[key])
     return {key: each for key, each in found.items() if key == "words" or each > 1e-8}
+
+
+def wrong_label(label: int) -> list[str]:
+    """What passes with a loss in forward say: for labels, one that is no class, and labels again."""
+    model = Called(lambda m, h, g: nn.functional.cross_entropy(h, g.sum(1).round().long())).double()
+    nn.init.zeros_(model.other.weight)
+    net = synth.parallelize(model, model.shape, plan="spatial", check=False)
+    x, found = torch.randn(model.shape, dtype=torch.float64), list[str]()
+    for bias in (0.0, float(label), 0.0):
+        with torch.no_grad():
+            net.other.bias.fill_(bias / 8)
+        try:
+            found.append(f"{float(net(x)):.12f}")
+        except IndexError as error:
+            found.append(str(error))
+    return found
 
 
 def _apart(mine: Any, right: Any) -> float:

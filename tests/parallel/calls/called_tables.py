@@ -8,6 +8,7 @@ from called import Called
 from constant_calls import CONSTANTS, SEVERAL
 from function_calls import FUNCTIONS, IN_PLACE
 from module_calls import MODULES
+from reduced_calls import REDUCED
 from spectral import SPECTRAL
 from written_calls import WRITES
 
@@ -19,4 +20,5 @@ TABLES: dict[str, dict[str, Callable[[], Called]]] = {
     "spectral": SPECTRAL,
     "constants": CONSTANTS,
     "several": SEVERAL,
+    "reduced": REDUCED,
 }

@@ -39,6 +39,15 @@ def test_as_in_one_process(size: int, table: str, name: str, pools: RankPools) -
         assert found == {}
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("label", [8, -1])
+def test_a_label_that_is_no_class_is_refused_on_all_ranks(label: int, pools: RankPools) -> None:
+    one, other = pools(2).call("wrong_label", label)
+    assert one == other
+    assert one[0] == one[2]
+    assert one[1].endswith("is no class; labels must be from 0 to 7, or -100, which is ignored")
+
+
 def test_every_module_of_torch_is_called() -> None:
     made = [each for cases in TABLES.values() for make in cases.values() for each in make().modules()]
     kinds = {type(each).__name__ for each in made if not isinstance(each, Called)}
