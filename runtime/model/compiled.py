@@ -23,7 +23,7 @@ from synth.runtime.compiled.operator import Entry, register
 from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.model.planned_words import inputs_behind
 from synth.runtime.model.step_graph import StepGraph
-from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.partitioned import PartitionedIntegers, PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
 
 # all that runs, but for `runtime.compiled`
@@ -51,7 +51,8 @@ def leave_alone() -> None:
 
     for part in (*PLAIN, *(f"runtime.{each}" for each in RUNTIME)):
         trace_rules.add(f"synth.{part}")
-    config.nontraceable_tensor_subclasses.add(PartitionedTensor)
+    kinds = PartitionedTensor, PartitionedIntegers
+    config.nontraceable_tensor_subclasses.update(kinds)
 
 
 def as_it_is(function: Function, reason: str = WHY) -> Function:
