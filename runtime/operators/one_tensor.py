@@ -91,7 +91,7 @@ DEFAULTS = {"dilation": 1, "padding": 0, "stride": 1}
 
 def moved_rows(call: Call) -> MovedRows | None:
     """The row maps of a call; None for calls that do anything else."""
-    if not call.shapes[0] or not call.out or not all(call.out):
+    if not all((call.shapes[0], call.out, *call.shapes[0])):
         return None
     shape = call.shapes[0]
     module: Any = call.module

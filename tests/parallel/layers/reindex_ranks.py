@@ -74,6 +74,12 @@ def crop(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[:, :, 1:-2, 2:], wide.narrow(2, 3, x.shape[2] - 3)[..., 5 : x.shape[3] + 3]], 1)
 
 
+def no_rows(x: torch.Tensor) -> torch.Tensor:
+    """Rows that are repeated no times, and empty slices, as causal layers with a kernel of one frame have."""
+    columns = torch.cat([x[..., :1].repeat(1, 1, 1, 0), x, x[..., 2:2].relu()], 3)
+    return torch.cat([columns.narrow(1, 2, 0), columns], 1)
+
+
 def windows(x: torch.Tensor) -> torch.Tensor:
     """Attention windows, normalized and softened each by itself, and back (Swin)."""
     b, c, h, w = x.shape
@@ -154,6 +160,7 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "shifted": (shifted, 4, 4),
     "positions": (positions, 4, 4),
     "crop": (crop, 4, 8),
+    "no_rows": (no_rows, 4, 4),
     "windows": (windows, 4, 4),
     "shuffled": (shuffled, 8, 8),
     "larger": (lambda x: functional.pixel_shuffle(x, 3), 45, 5),

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.ranks
 EVEN, UNEVEN = (4, 3, 8, 8), (3, 3, 9, 7)
 NAMES = [
     *("causal", "constant", "circular", "replicate", "reflect", "cropped"),
-    *("gated", "shifted", "positions", "crop", "larger", "smaller"),
+    *("gated", "shifted", "positions", "crop", "no_rows", "larger", "smaller"),
     *("blocks", "means", "halves", "put_together"),
 ]
 BOXES = ["windows", "shuffled", "along", "stacked", "adaptive"]
