@@ -41,7 +41,7 @@ def under_autocast(y: Any, x: torch.Tensor) -> torch.Tensor:
 
 LOSSES: dict[str, Loss] = {
     "of outputs": lambda y, x: functional.mse_loss(y, x),
-    "of labels": lambda y, x: y.mean() * y.argmax(1).sum(),
+    "of labels": lambda y, x: y.mean() * y.argmax(1).max(),
     "of wholes": lambda y, x: functional.mse_loss(whole(y), x),
     "of sums": lambda y, x: (y * y).sum() / 100 + y.pow(2).mean(),
     "of channels": lambda y, x: torch.softmax(y, 1)[:, 0].mean(),
