@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from functools import partial
 from math import prod
@@ -481,13 +482,18 @@ def _updates_first(call: Call) -> bool:
     return name not in INSTANCE_NORMS
 
 
+PYTHON = frozenset(vars(operator))  # operators of Python, of which none draws
+
+
 def _may_draw(call: Call) -> bool:
     """Whether a gathered call may draw random numbers."""
     if call.module is None:
         function: Any = call.function
         if isinstance(function, Update):
             return function_name(function.function) in DRAWS
-        return call.word in DRAWS or not hasattr(torch, call.word)
+        own = str(getattr(function, "__module__", "")).startswith("synth.")
+        known = own or hasattr(torch, call.word) or call.word in PYTHON
+        return call.word in DRAWS or not known
     drops: Any = nn.modules.dropout._DropoutNd, nn.RReLU
     return any(
         isinstance(each, drops) or getattr(each, "dropout", 0)
