@@ -103,8 +103,8 @@ def apart(replicas: int) -> str:
 def chosen_by_rank() -> str:
     """What is said of ranks that compute the same from different outputs."""
     net: Any = synth.parallelize(Both(), SHAPE, objective="words", check=False)
-    loss = net(torch.ones(SHAPE))[dist.get_rank() % 2].square().mean()
-    return refusal(loss.backward)
+    chosen = net(torch.ones(SHAPE))[dist.get_rank() % 2]
+    return refusal(lambda: chosen.square().mean().backward())
 
 
 def refusal(run: Callable[[], Any]) -> str:

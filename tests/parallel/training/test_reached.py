@@ -39,8 +39,8 @@ def test_losses_that_reach_other_outputs_are_refused(replicas: int, pair: RankPo
 
 def test_ranks_that_choose_other_outputs_are_refused(pair: RankPool) -> None:
     for said in pair.call("chosen_by_rank"):
-        assert "from outputs 0 of 2" in said
-        assert "from outputs 1 of 2" in said
+        assert "rank 0 is at sum over ranks of (4, 3, 6, 8) of output 0 of forward pass 1" in said
+        assert "rank 1 at sum over ranks of (4, 3, 6, 8) of output 1 of forward pass 1" in said
 
 
 def test_a_layer_of_two_models_is_refused(pair: RankPool) -> None:
