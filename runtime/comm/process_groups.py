@@ -117,9 +117,10 @@ class ProcessGroups:
         return self._groups[key]
 
     def of_networks(self) -> Any:
-        """The group in which networks of these ranks agree; kept until the job ends.
+        """The group in which networks of one process group agree, until the job ends.
 
-        So networks that ranks call in another order meet there.
+        So networks that ranks call in another order meet there. Threads that each train
+        a network have process groups of their own, and do not meet.
         """
         ranks = self.ranks
         if isinstance(ranks, AbsentRanks):
@@ -127,7 +128,7 @@ class ProcessGroups:
         torch_own: Any = dist.distributed_c10d
         timeout, config = ranks.timeout(), torch_own.get_backend_config(ranks.group)
         known = groups_of_networks().setdefault(dist.group.WORLD, {})
-        key = ranks.members, timeout, config
+        key = ranks.group, ranks.members, timeout, config
         if key not in known:
             known[key] = _created(ranks.members, timeout, ranks.group)
         return known[key]

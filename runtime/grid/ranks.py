@@ -185,15 +185,16 @@ class Ranks:
         if self.replicas is not None:
             self.everyone.require(what)
 
-    def on_own_words(self, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a function of torch on this rank's words.
+    def on_own_words(
+        self, name: str, func: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> T:
+        """Call a function of torch on this rank's words. name: of it, for messages.
 
         What it refuses on one rank, such as a label that is no class, all refuse.
         """
         try:
             return func(*args, **kwargs)
         except (IndexError, RuntimeError) as fault:
-            name = getattr(func, "__name__", "").partition(".")[0]
             self.require(f"{name}, which says: {fault}")
             raise
 

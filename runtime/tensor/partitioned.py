@@ -328,7 +328,9 @@ class PartitionedIntegers(PartitionedTensor):
 def _require_classes(input: PartitionedTensor, num_classes: int = -1) -> None:
     """Raise `RuntimeError` on all ranks for a label that is no class."""
     if input._local.numel():
-        input._partition.ranks.on_own_words(one_hot, input._local, num_classes)
+        input._partition.ranks.on_own_words(
+            "one_hot", one_hot, input._local, num_classes
+        )
 
 
 # -- the border to plain tensors, for autograd -------------------------------------

@@ -90,7 +90,7 @@ def _of_labels(
     classes, counted = input.shape[1], target != ignore_index
     wrong = counted & ((target < 0) | (target >= classes))
     found = wrong.to(torch.float32).amax()
-    labels = target.masked_fill(wrong, ignore_index)
+    labels = target.masked_fill(wrong, 0)
     if loss is functional.cross_entropy:
         more = {"label_smoothing": 0.0, **more}
     each = label_losses(input, labels, weight, ignore_index=ignore_index, **more)

@@ -15,6 +15,7 @@ from synth.runtime.tensor.operations.operands import (
     NoParts,
     argument,
     common_partition,
+    short_name,
     to_partition,
     to_whole,
     with_argument,
@@ -33,7 +34,7 @@ def loss(func: Any, args: Any, kwargs: Any) -> Any:
     reduction = argument(func, args, kwargs, "reduction")
     here = [to_partition(each, base) for each in args]
     args, kwargs = with_argument(func, here, kwargs, "reduction", NONE)
-    values = base.ranks.on_own_words(func, *args, **kwargs)
+    values = base.ranks.on_own_words(short_name(func), func, *args, **kwargs)
     if reduction == NONE:
         return wrap(values, base)
     total = summed(values, base)
@@ -68,7 +69,7 @@ def nll_loss(func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Ten
     values = own.new_zeros(words.local_shape)
     if own.numel():
         flat = _flat(own, base), _flat(classes, base), weight, NONE, ignored
-        found, _ = base.ranks.on_own_words(func, *flat)
+        found, _ = base.ranks.on_own_words(short_name(func), func, *flat)
         values = found.reshape(words.local_shape)
     if reduction == NONE:
         return wrap(values, words), values.new_zeros(())

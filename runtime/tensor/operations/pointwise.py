@@ -10,6 +10,7 @@ from synth.runtime.tensor.operations.operands import (
     changed_by,
     common_partition,
     on_wholes,
+    short_name,
     to_partition,
     to_whole,
     wrap,
@@ -34,7 +35,7 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
     named = {name: to_partition(each, base) for name, each in kwargs.items()}
     if len(base.local_shape) != len(base.shape):
         named.pop("memory_format", None)  # of groups apart, which it is not of
-    return wrap(base.ranks.on_own_words(func, *here, **named), base)
+    return wrap(base.ranks.on_own_words(short_name(func), func, *here, **named), base)
 
 
 def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
@@ -44,7 +45,7 @@ def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
     base = changed._partition
     here = [to_partition(each, base) for each in args]
     named = {name: to_partition(each, base) for name, each in kwargs.items()}
-    base.ranks.on_own_words(func, *here, **named)
+    base.ranks.on_own_words(short_name(func), func, *here, **named)
     return changed
 
 
