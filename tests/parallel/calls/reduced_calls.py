@@ -99,7 +99,6 @@ LOSSES: dict[str, Callable[[], Called]] = {
     "cross_entropy, a sum": of_classes(lambda m, h, t: functional.cross_entropy(h, t, reduction="sum")),
     "cross_entropy, some ignored": of_classes(lambda m, h, t: functional.cross_entropy(h, t, ignore_index=3)),
     "cross_entropy, all ignored": of_classes(lambda m, h, t: functional.cross_entropy(h, t * 0 - 100)),
-    "cross_entropy of bytes": of_classes(lambda m, h, t: functional.cross_entropy(h, t.to(torch.uint8))),
     "cross_entropy, class 0 ignored": of_classes(
         lambda m, h, t: functional.cross_entropy(h, t, m.w, ignore_index=0), w=torch.rand(8)
     ),
