@@ -123,9 +123,8 @@ class Builder(Wiring):
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.expected: dict[str, Expected] = {}
         self.several: dict[object, Several] = {}  # by the call that gives several
-        self.copies: dict[
-            tuple[fx.Node, fx.Node], str
-        ] = {}  # reader, value -> its copy
+        # reader, value -> its copy
+        self.copies: dict[tuple[fx.Node, fx.Node], str] = {}
         self.inputs: list[str] = []
         self.whole: list[str] = []
         for node in graph.nodes:

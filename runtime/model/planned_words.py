@@ -92,11 +92,8 @@ def words_of(
     """
     gradients = _Gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
-    found, rings, summed = (
-        dict[str, tuple[Words, Words]](),
-        _of_rings(graph),
-        set[str](),
-    )
+    found = dict[str, tuple[Words, Words]]()
+    rings, summed = _of_rings(graph), set[str]()
     for name, sources in graph.calls:
         step, made = graph.steps[name], graph.expressions
         exchanges = list(step.exchanges())

@@ -307,13 +307,18 @@ def _local_function(
         return _along(before, after, (-2, -1)) if len(before) > 1 else None
     if word not in ALONG:
         return None
-    place = ALONG[word]
-    default = call.node.kwargs.get("dim", DEFAULT_DIM.get(word))
-    dims: Any = args[place] if len(args) > place else default
+    dims = along_of(word, call.node)
     if isinstance(dims, bool | fx.Node) or dims is None:
         return None
     several = isinstance(dims, Sequence)
     return _along(before, after, dims if several else [dims])
+
+
+def along_of(word: str, node: fx.Node) -> Any:
+    """The argument of a call in `ALONG` that says along what it acts."""
+    place, args = ALONG[word] + 1, node.args
+    default = node.kwargs.get("dim", DEFAULT_DIM.get(word))
+    return args[place] if len(args) > place else default
 
 
 def _along(

@@ -17,6 +17,7 @@ from torch import fx
 from synth.runtime.grid.boxes import Box
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.functional import SIGNATURES, module_of
+from synth.runtime.operators.one_tensor import along_of
 from synth.runtime.rules.convolution import computed_kernel
 from synth.runtime.rules.products import Dims
 from synth.runtime.rules.rule import LocalCall
@@ -295,27 +296,23 @@ def _is_index(node: fx.Node, rows: int) -> bool:
     Else torch might refuse a word on one rank, and other ranks would wait.
     """
     source: Any = node
-    while function_name(node.target) in MOVED:
-        source = node.args[0]
-        if not isinstance(source, fx.Node):
-            return False
-        node = source
-    function: Any = node.target
-    name, place = getattr(function, "picked", (function_name(function), 1))
+    while isinstance(source, fx.Node) and function_name(source.target) in MOVED:
+        source = source.args[0]
+    if not isinstance(source, fx.Node):
+        return False
+    name, place = getattr(source.target, "picked", (function_name(source.target), 1))
     if name not in INDICES or place != 1:
         return False
-    along = dict(zip(("dim",), node.args[INDICES[name] :], strict=False))
-    along |= {n: v for n, v in node.kwargs.items() if n == "dim"}
-    source = node.args[0]
-    found: Any = along.get("dim", None if name in ("argmax", "argmin") else -1)
-    return type(found) is int and node_shape(source)[found] <= rows
+    dim, given = along_of(name, source), source.args[0]
+    if not isinstance(given, fx.Node) or type(dim) is not int:
+        return False
+    return node_shape(given)[dim] <= rows
 
 
-# calls that give rows -> the place of their dimension
-INDICES = {
-    **dict.fromkeys(("argmax", "argmin", "argsort", "sort", "max", "min"), 1),
-    **dict.fromkeys(("topk", "kthvalue"), 2),
-}
+# calls that give the numbers of rows
+INDICES = frozenset(
+    ("argmax", "argmin", "argsort", "sort", "max", "min", "topk", "kthvalue")
+)
 MOVED = frozenset(
     (
         *("unsqueeze", "squeeze", "view", "reshape", "expand", "permute", "getitem"),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from synth.runtime.rules.pointwise import LOSSES
 from synth.runtime.tracing.attention import multi_head_attention
 
 ReducedBy = Callable[..., torch.Tensor]
@@ -31,13 +32,19 @@ def _of_all(reduce: ReducedBy) -> ReducedBy:
     return parts
 
 
+def _taken_reduction(kwargs: dict[str, Any]) -> str:
+    """The reduction, which leaves `kwargs`; "" where it has one of its old names."""
+    old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
+    reduction: str = kwargs.pop("reduction", "mean")
+    return reduction if old == [None, None] else ""
+
+
 def _word_by_word(loss: ReducedBy) -> ReducedBy:
     """A loss that compares words: each by itself, and then their sum or mean."""
 
     def parts(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        reduction = kwargs.pop("reduction", "mean")
-        old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
-        if args or old != [None, None] or reduction not in SUMS:
+        reduction = _taken_reduction(kwargs)
+        if args or reduction not in SUMS:
             return NotImplemented
         each = loss(input, target, reduction="none", **kwargs)
         return SUMS[reduction](each, input)
@@ -49,9 +56,8 @@ def _of_classes(loss: ReducedBy) -> ReducedBy:
     """A loss of classes: of each position by itself, and then their sum or mean."""
 
     def parts(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        reduction = kwargs.pop("reduction", "mean")
-        old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
-        known = reduction in ("none", "mean", "sum") and old == [None, None]
+        reduction = _taken_reduction(kwargs)
+        known = reduction in ("none", "mean", "sum")
         if args or not known or input.dim() < 2 or not target.dim():
             return NotImplemented
         if not target.is_floating_point():
@@ -125,15 +131,9 @@ SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": lambda each, _: each.sum(),
     "batchmean": lambda each, given: each.sum() / given.shape[0],
 }
-COMPARED = (
-    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss),
-    *(functional.huber_loss, functional.kl_div),
-    functional.binary_cross_entropy_with_logits,
-)
 REDUCED: dict[str, ReducedBy] = {
-    **{name: getattr(torch, name) for name in ("sum", "mean", "amax", "amin")},
-    **{"max": torch.amax, "min": torch.amin},
-    **{name: getattr(torch, name) for name in ("var", "std")},
+    **{"sum": torch.sum, "mean": torch.mean, "var": torch.var, "std": torch.std},
+    **{"amax": torch.amax, "amin": torch.amin, "max": torch.amax, "min": torch.amin},
     "norm": lambda given, dims, keepdim: torch.norm(given, 2, dims, keepdim),
 }
 PARTS: dict[Any, Callable[..., Any]] = {
@@ -149,7 +149,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
         for home in (torch, torch.Tensor)
     },
     torch.linalg.vector_norm: _of_all(REDUCED["norm"]),
-    **{loss: _word_by_word(loss) for loss in COMPARED},
+    **{loss: _word_by_word(loss) for loss in (getattr(functional, n) for n in LOSSES)},
     functional.cross_entropy: _of_classes(functional.cross_entropy),
     functional.nll_loss: _of_classes(functional.nll_loss),
 }

@@ -29,9 +29,9 @@ def least_counted(plan: NetworkPlan) -> NetworkPlan:
     """The plan, or one that cuts fewer axes, if that costs less with the words of all calls.
 
     plan: of a model whose words are counted (`NetworkPlan.words_of`); others are returned as they are. So is
-    one that its user limited to some axes, or of which the planner sees what all calls cost (`SEEN`), but for
-    attention of one sample, which gathers the same words on all grids. The result keeps the request, and the
-    bound of all plans.
+    one that its user limited to some axes, or of which the planner sees what all calls cost (`SEEN`).
+    Attention of one sample does not count there: it gathers the same words on all grids. The result keeps the
+    request, and the bound of all plans.
     """
     request, nodes = plan.request, plan.network.nodes.values()
     if request.procs == 1 or request.axes or not plan.counted:
