@@ -13,7 +13,7 @@ O(log P) messages of a rank.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ TOGETHER = (
     "all ranks must call the same in the same order (compute a loss, a norm or"
     " full_tensor() on every rank; the order of a set differs between ranks)"
 )
+REFUSED = "what torch refuses, "
 FORM = struct.Struct(f"={TEXT}s8sq")
 
 
@@ -56,6 +57,21 @@ class Note(NamedTuple):
     what: str
     line: str
     seen: Fingerprint
+
+
+class Refused(NamedTuple):
+    """What torch refuses on a rank: its error's class, the call, and what it says."""
+
+    kind: type[Exception]
+    what: str
+    said: str
+
+
+class Where(NamedTuple):
+    """The user's line at which a rank is, and what torch refuses there, if it does."""
+
+    line: str
+    refused: Refused | None
 
 
 class Difference(NamedTuple):
@@ -116,6 +132,7 @@ class Agreement:
         self.device = host if len(members) == 1 else near(host, self.group)
         # a number of this rank; then that of the first, and whether another has another
         self.number, self.first_number, self.numbers_differ = 0, 0, False
+        self.refused: Refused | None = None  # here, in the call that ends now
         # what, where, its fingerprint: of what goes with the next message
         self.noted: list[tuple[str, UserLine | None, OfTensor | Fingerprint]] = []
 
@@ -146,6 +163,33 @@ class Agreement:
         And if something that was noted differs between ranks.
         """
         self.apart(what)
+
+    def require_done(self, what: str, fault: Exception | None) -> None:
+        """Raise on all ranks what torch says of a call on the words of one.
+
+        what: the call. fault: what this rank has; None if it has a result.
+        """
+        if fault is None:
+            self.apart(what)
+            return
+        self.refused = Refused(type(fault), what, str(fault))
+        try:
+            self.apart(f"{REFUSED}{what}")
+            tree = by_tree(self.group, len(self.members))  # every rank has a fault
+            self._raise_refused(self._at_places([0], tree))
+        finally:
+            self.refused = None
+
+    def _raise_refused(self, found: Mapping[int, Where]) -> None:
+        """Raise on all ranks the error of the first of some places that has one."""
+        for place, (_, refused) in found.items():
+            if refused is not None:
+                kind, what, said = refused
+                raise kind(
+                    f"{what} refuses the words of rank {self.members[place]} ({said}),"
+                    " so no rank goes on with the pass; give it other words, as where()"
+                    " or clamp() make them"
+                )
 
     def apart(
         self, what: str, tensors: Iterable[torch.Tensor] = ()
@@ -245,23 +289,25 @@ class Agreement:
         said = [each.split("\0", 1) for each in (told.text, told.other_text)]
         places, ours = (0, told.other), said[0][0] == said[1][0]
         doing = [what if ours else f"{what} of {network}" for network, what in said]
-        lines = self._lines(places, tree)
+        found = self._at_places(places, tree)
+        self._raise_refused(found)
         changes = any(each.startswith(CHANGED) for each in doing)
         one, other = (
-            f"rank {self.members[place]} {word}at {text}{lines[place]}"
+            f"rank {self.members[place]} {word}at {text}{found[place].line}"
             for place, word, text in zip(places, ("is ", ""), doing, strict=True)
         )
         remedy = "make the same changes on every rank" if changes else TOGETHER
         raise RuntimeError(f"{one}, but {other}: {remedy}")
 
-    def _lines(self, places: Sequence[int], tree: bool) -> dict[int, str]:
-        """The user's lines at which some ranks are. All ranks call this."""
+    def _at_places(self, places: Sequence[int], tree: bool) -> dict[int, Where]:
+        """Where some ranks are. All ranks call this."""
+        own = Where(_line(), self.refused)
         if tree:
-            own = {self.me: _line()} if self.me in places else {}
-            found: dict[int, str] = self._tree.combined(own, lambda a, b: a | b)
+            mine = {self.me: own} if self.me in places else {}
+            found: dict[int, Where] = self._tree.combined(mine, lambda a, b: a | b)
             return found
-        told = [""] * len(self.members)
-        dist.all_gather_object(told, _line(), group=self.group)
+        told = [own] * len(self.members)
+        dist.all_gather_object(told, own, group=self.group)
         return {place: told[place] for place in places}
 
     def _difference(self, notes: list[Note], asked: int) -> Difference | None:

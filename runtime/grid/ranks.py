@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -197,6 +197,21 @@ class Ranks:
         except (IndexError, RuntimeError) as fault:
             self.require(f"{name}, which says: {fault}")
             raise
+
+    def together(self, name: str, func: Callable[..., T], *args: Any) -> T:
+        """The same where all ranks make the call now, and no other one must follow.
+
+        Raises on all ranks the error of the first that torch refuses.
+        """
+        if not self.compares:
+            return func(*args)
+        made, fault = None, None
+        try:
+            made = func(*args)
+        except (IndexError, RuntimeError, ValueError) as error:
+            fault = error
+        self.agreement.require_done(name, fault)
+        return cast(T, made)
 
     @property
     def compares(self) -> bool:

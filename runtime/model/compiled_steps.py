@@ -22,11 +22,13 @@ from synth.runtime.kernels.autocast import autocast_dtype, no_autocast, uncached
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.steps.draws import Draws
 from synth.runtime.layers.steps.held import local_part
+from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.model.execute import Region
 from synth.runtime.model.reached import connected
 from synth.runtime.model.step_forms import StepForms
 from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.undisturbed import saved_as_they_are
+from synth.runtime.rules.rule import Together
 
 MOST = 32  # compiled passes that are kept
 REMEDY = (
@@ -338,10 +340,19 @@ def require_traceable(program: StepGraph, training: bool) -> None:
         said = "kernels are measured (synth.tune)"
     elif drawing := _drawing_whole(program):
         said = f"{drawing} draws from torch's generator, whose order a compiler changes"
+    elif refusing := _refusing(program):
+        said = f"torch may refuse the words of one rank in {refusing}"
     elif any(isinstance(each, Region) for each in schedule):
         said = "the model has regions of torch.utils.checkpoint"
     if said:
         raise ValueError(f"{said}, {REFUSED}")
+
+
+def _refusing(program: StepGraph) -> str:
+    """The first call that ranks end together; "" for none."""
+    steps = (step for each in program.steps.values() for step in each.modules())
+    pulled = (each.rule.combined for each in steps if isinstance(each, Pulled))
+    return next((each.name for each in pulled if isinstance(each, Together)), "")
 
 
 def _drawing_whole(program: StepGraph) -> str:

@@ -116,7 +116,7 @@ class Network(Shown):
         *("program", "_programs", "_places", "_by_name"),
         *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
         *("_compiled", "_waiting", "_siblings", "_masked", "_passed"),
-        "_generation",
+        *("_copied", "_copies"),
     }
     _ddp_params_and_buffers_to_ignore = NO_WRAPPER
 
@@ -152,7 +152,8 @@ class Network(Shown):
         template, modes = emptied(model, every), modes_of(model)
         self._programs = Programs(self.program, template, modes, plan)
         self._meter, self._sessions = Meter(), itertools.count(1)
-        self._passed, self._generation = PassedCalls(), 0  # of copies of copies
+        self._passed = PassedCalls()
+        self._copied, self._copies = "", itertools.count(1)  # a name, and for the next
         self._watch = Watch(shown, self.program.attributes)
         self._original = Original(model, self.program.attributes, self._watch)
         look_for_uses(self, model)
@@ -190,9 +191,17 @@ class Network(Shown):
         made._meter = Meter(words=self.received())
         made._sessions = itertools.count(1)  # of its own: its weights may be others
         made._watch = self._watch.copied(made._shown, memo)
-        made._original, made._generation = None, self._generation + 1
+        made._original, made._copies = None, itertools.count(1)
+        made._copied = f" of deepcopy {next(self._copies)}{self._copied}"
+        made._name_tensors()
         made._connect()
         return made
+
+    def _name_tensors(self) -> None:
+        """Let tensors of a copy say so, as those of its network have their names."""
+        for key, values in (*self.named_parameters(), *self.named_buffers()):
+            if self._copied and isinstance(values, PartitionedTensor):
+                values._partition = values._partition.named(f"{key}{self._copied}")
 
     def __copy__(self) -> NoReturn:
         raise NotImplementedError(
@@ -292,7 +301,7 @@ class Network(Shown):
         kept = {place: name for name, place in states.given(program.structure).items()}
         number, own = next(self._sessions), self._sessions
         made = [alone(w) if place in kept else w for place, w in enumerate(made)]
-        what = f"forward pass {first.forwards}{call.suffix(program)}"
+        what = f"forward pass {first.forwards}{call.suffix(program)}{self._copied}"
         places = program.all_partitions
         outs = left(made, places, before, program.shared, what)
         outs = [
@@ -364,8 +373,7 @@ class Network(Shown):
         if not alone_waits and waiting.waits():
             raise ValueError(OTHER)
         replication = program.replication
-        copied = " of a deepcopy" * self._generation
-        what = f"forward pass {number}{call.suffix(program)}{copied}"
+        what = f"forward pass {number}{call.suffix(program)}{self._copied}"
         alone = "" if joint or replication is None else ", without gradients"
         places = program.input_partitions
         self._follow(program)
@@ -399,7 +407,12 @@ class Network(Shown):
         new = None if known[0] == form else set[str]()
         given_to_steps = shards, tensors, self.training, new
         if steps is None:
-            made = program.run(*given_to_steps, waiting)
+            try:
+                made = program.run(*given_to_steps, waiting)
+            except (ArithmeticError, IndexError, RuntimeError, ValueError) as fault:
+                if joint and replication is not None:  # which raise by other samples
+                    program.ranks.everyone.require(f"{what}, which says: {fault}")
+                raise
         else:
             if not waiting.sums or waiting.waits():
                 raise ValueError(LATER)
@@ -523,6 +536,7 @@ class Network(Shown):
             programs = self._programs.anew(self._shown, what)
             adopt(self._shown, programs.first.homes, self.ranks)
         self.show(self._shown)
+        self._name_tensors()
         self.program, self._programs = programs.first, programs
         self._passed = PassedCalls()
         self._watch.attributes = self.program.attributes

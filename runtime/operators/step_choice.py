@@ -22,13 +22,14 @@ from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.loops import affine_step, mapped_step
 from synth.runtime.operators.products import Product
+from synth.runtime.operators.refused_words import may_refuse
 from synth.runtime.operators.table import RULES, Kind, Operator
 from synth.runtime.rules.access import Same, aligned
 from synth.runtime.rules.movement import best_joined, joined, like_part
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import Factor, best_layout, product, wanted
 from synth.runtime.rules.reductions import reduction
-from synth.runtime.rules.rule import Rule, needed
+from synth.runtime.rules.rule import Rule, Together, needed
 
 # kinds of calls that act on shards as they are -> the settings of their modules that
 # may change without another plan; () for all
@@ -57,6 +58,22 @@ def choose_step(
     wanted: the layout of the result of a concatenation, pooling, resizing or shuffle.
     owned: the words of the input that ranks own, if they compute others, too.
     """
+    step = _chosen(call, operator, inputs, counter, batch_norms, wanted, owned)
+    if isinstance(step, Pulled) and may_refuse(call):
+        name = f"{call.word.strip('_')}{call.node.meta.get('place', '')}"
+        step.rule = Together.of(name, step.rule)
+    return step
+
+
+def _chosen(
+    call: Call,
+    operator: Operator,
+    inputs: Mapping[fx.Node, Layout],
+    counter: Callable[[str], Count],
+    batch_norms: BatchNorms,
+    wanted: Layout | None,
+    owned: Layout | None,
+) -> Step | None:
     if operator.kind in SETTINGS and operator.module is not None:
         given = next(iter(inputs.values())), owned
         step = _on_shards(call, operator, *given, counter, batch_norms)

@@ -30,6 +30,7 @@ class MappedRows:
     body: from the blocks of `reads`, then from tensors that are whole, to a part of the
     result. reads: of the first arguments. dim: along which parts are put together.
     new: whether that is a new dimension, so that a part has one row; else size rows.
+    may_refuse: whether torch may refuse a part by its words.
     """
 
     __name__ = "mapped_rows"
@@ -40,8 +41,10 @@ class MappedRows:
         reads: Sequence[RowRead],
         dim: int,
         new: bool,
+        may_refuse: bool = False,
     ) -> None:
         self.body, self.reads, self.dim, self.new = body, tuple(reads), dim, new
+        self.may_refuse = may_refuse
 
     def __call__(self, *given: torch.Tensor) -> torch.Tensor:
         """The parts of all rows that are given."""

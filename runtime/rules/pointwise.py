@@ -33,6 +33,8 @@ UNTAGGED = frozenset(
         *("elu_backward", "hardsigmoid_backward", "hardswish_backward"),
         *("hardtanh_backward", "leaky_relu_backward", "log_sigmoid_backward"),
         *("mish_backward", "softplus_backward", "masked_fill", "fill"),
+        *("long", "int", "short", "char", "byte", "bool"),
+        *("__lshift__", "__rshift__", "__rlshift__", "__rrshift__"),
     )
 )
 # losses of words, where they are not reduced; none that torch refuses by its words

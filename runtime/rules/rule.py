@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.comm.row_sets import RowSets, fetch_row_sets
 from synth.runtime.grid.boxes import Box, shape
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.autocast import (
     Operator,
     autocast_dtype,
@@ -113,6 +115,32 @@ class Rule(NamedTuple):
         """What is brought together, and then combined."""
         found = [each for one in self.operands for each in one.exchanges()]
         return found + (self.combined.exchanges() if self.combined else [])
+
+
+@dataclass(frozen=True)
+class Together:
+    """A call that torch may refuse by its words; what one rank refuses, all do.
+
+    name: of the call, for messages.
+    """
+
+    name: str
+    ranks: Ranks
+    call: LocalCall
+
+    @classmethod
+    def of(cls, name: str, rule: Rule) -> Rule:
+        """The rule with such a call."""
+        made = cls(name, rule.out.ranks, rule.call)
+        return rule._replace(call=made, combined=made)
+
+    def __call__(self, *here: torch.Tensor) -> torch.Tensor:
+        """The own box, if all ranks have made theirs."""
+        return self.ranks.together(self.name, self.call, *here)
+
+    def exchanges(self) -> list[Exchange]:
+        """No words: ranks tell each other how the call ended."""
+        return []
 
 
 def pulled(

@@ -8,6 +8,7 @@ boxes are intervals of (group, k of the group, c, r, s).
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,8 @@ from synth.runtime.rules.access import aligned
 from synth.runtime.rules.local_forms import fitting, whole_along
 from synth.runtime.rules.pointwise import expanded
 from synth.runtime.rules.rule import needed
+
+NAME = 64  # characters of a name; of longer ones a digest tells them apart
 
 
 class Partition:
@@ -73,10 +76,21 @@ class Partition:
         made.of = of
         return made
 
+    def lies_as(self, other: Partition) -> bool:
+        """Whether this is another one, or that under another name.
+
+        It is quick, and finds not all that are equal.
+        """
+        same = self.layout is other.layout and self.shape == other.shape
+        return self is other or same
+
     @property
     def said(self) -> str:
-        """The shape of the tensor, and what it is, for messages."""
-        return f"{tuple(self.shape)}{self.of and f' of {self.of}'}"
+        """The shape of the tensor, and what it is, for messages of limited length."""
+        name = self.of
+        if len(name) > NAME:
+            name = f"{name[:NAME]}... ({zlib.crc32(name.encode()):x})"
+        return f"{tuple(self.shape)}{name and f' of {name}'}"
 
     def __hash__(self) -> int:
         return hash((self.shape, self.box))

@@ -233,7 +233,9 @@ class PartitionedTensor(torch.Tensor):
                 "only leaves of autograd's graph can be deep-copied; detach() the"
                 f" tensor of shape {tuple(self.shape)} first"
             )
-        made = PartitionedTensor(self._local.clone(), self._partition)
+        place, of = self._partition, self._partition.of
+        copied = place.named(of and f"{of} of a deepcopy")
+        made = PartitionedTensor(self._local.clone(), copied)
         made.requires_grad_(self.requires_grad)
         for flag in ("_is_param", "_is_buffer", "persistent"):
             if flag in self.__dict__:

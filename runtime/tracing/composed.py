@@ -126,6 +126,18 @@ def refused_labels(found: torch.Tensor, classes: int, ignored: int) -> torch.Ten
     return found * 0
 
 
+@torch.overrides.wrap_torch_function(lambda condition, *_: (condition,))
+def asserted(condition: torch.Tensor, *message: str) -> torch.Tensor:
+    """The condition; raises `RuntimeError` where it does not hold."""
+    torch._assert_async(condition, *message)
+    return condition.clone()
+
+
+def _assertion(condition: torch.Tensor, *message: str) -> None:
+    """A call that gives nothing, as one that gives something, so that it is made."""
+    asserted(condition, *message)
+
+
 SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda each, _: each.mean(),
     "sum": lambda each, _: each.sum(),
@@ -148,6 +160,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
         for name, reduce in REDUCED.items()
         for home in (torch, torch.Tensor)
     },
+    torch._assert_async: _assertion,
     torch.linalg.vector_norm: _of_all(REDUCED["norm"]),
     **{loss: _word_by_word(loss) for loss in (getattr(functional, n) for n in LOSSES)},
     functional.cross_entropy: _of_classes(functional.cross_entropy),

@@ -70,14 +70,14 @@ def leaves(node: fx.Node) -> Iterator[str]:
 def keep_used(graph: fx.Graph, given: Collection[fx.Node]) -> None:
     """Erase the calls of functions that nobody reads and that change nothing.
 
-    given: what stays, too.
+    given: what stays, too. Assertions stay.
     """
     for node in reversed(list(graph.nodes)):
         if node.users or node.op not in ("call_function", "get_attr"):
             continue
         if node in given:
             continue
-        if may_change(node):
+        if may_change(node) or getattr(node.target, "__name__", "") == "asserted":
             continue
         graph.erase_node(node)
 

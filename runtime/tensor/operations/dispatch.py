@@ -117,10 +117,10 @@ def _parts_alike(args: Any) -> list[Any] | None:
     first = args[0]
     if type(first) is not PartitionedTensor or first.is_copy or first.view_of:
         return None
-    here = list[Any]()
+    here, place = list[Any](), first._partition
     for each in args:
         kind = type(each)
-        if kind is PartitionedTensor and each._partition is first._partition:
+        if kind is PartitionedTensor and each._partition.lies_as(place):
             here.append(each._local)
         elif kind is float or kind is int:
             here.append(each)

@@ -254,21 +254,23 @@ class LoopWriter:
 
         reads = [each for _, each in turns.reads]
         sources = [self._source(rows, len(parts)) for rows, _ in turns.reads]
-        return self.call(MappedRows(part, reads, dim, new), (*sources, *turns.whole), value)
+        function = MappedRows(part, reads, dim, new, turns.may_refuse)
+        return self.call(function, (*sources, *turns.whole), value)
 
 
 class _Turns:
     """Finds what all turns of a loop do.
 
     reads: of blocks of rows. whole: tensors that all turns read. calls: how many calls a turn makes.
-    steps: make the values of a turn, in order.
+    steps: make the values of a turn, in order. may_refuse: whether torch may refuse a call by its words, as
+    any that ranks do not divide.
     """
 
     def __init__(self, writer: LoopWriter, turns: int) -> None:
         self.writer, self.turns = writer, turns
         self.reads: list[tuple[Rows, RowRead]] = []
         self.whole: list[fx.Node] = []
-        self.calls = 0
+        self.calls, self.may_refuse = 0, False
         self.steps: list[Step] = []
         self.known: dict[Nodes, int] = {}
 
@@ -318,6 +320,8 @@ class _Turns:
         """The same function in all turns, with the same arguments beside its tensors."""
         from torch import fx
 
+        from synth.runtime.operators.refused_words import may_refuse
+
         operands = list[list[fx.Node]]()
         for node in nodes:
             operands.append([])
@@ -327,6 +331,9 @@ class _Turns:
             raise _Unlike
         places = [self.place(each) for each in zip(*operands, strict=True)]
         self.calls += 1
+        made = self.writer.operators.call(nodes[0])
+        gathered = self.writer.operators.operator(made).kind == "gathered"
+        self.may_refuse = self.may_refuse or gathered or may_refuse(made)
         function: Any = nodes[0].target
         call = nodes[0].args, nodes[0].kwargs  # the node will be erased
 

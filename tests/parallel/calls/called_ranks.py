@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from called import Called
 from called_tables import TABLES
+from refused_calls import DIVIDED, WHOLE, batch_of, model_of
 from torch import nn
 
 import synth
@@ -63,6 +64,31 @@ def wrong_label(label: int) -> list[str]:
             found.append(f"{float(net(x)):.12f}")
         except IndexError as error:
             found.append(str(error))
+    return found
+
+
+def refused(name: str, plan: str) -> list[str]:
+    """What passes say of samples that torch takes, of one that it refuses, and again; and one process."""
+    torch.manual_seed(0)
+    whole = model_of({**DIVIDED, **WHOLE}[name])
+    net = synth.parallelize(copy.deepcopy(whole), whole.shape, plan=plan, check=False)
+    found = list[str]()
+    for bad in (False, True, False):
+        batch, received = batch_of(bad), net.received()
+        said, losses = list[str](), list[torch.Tensor]()
+        for model in (net, whole):
+            try:
+                losses.append(model(batch))
+                said.append("taken")
+            except (IndexError, RuntimeError) as error:
+                said.append(f"{type(error).__name__}: {error}")
+        if len(losses) == 2:
+            for each in losses:
+                each.sum().backward()
+            apart = [_apart(*losses), _apart(net.get_parameter("last.weight").grad, whole.last.weight.grad)]
+            words = net.received() - received, net.planned_words().step[net.ranks.me]
+            said += [f"apart by {apart}"] * (max(apart) > 1e-9) + [f"words {words}"] * (words[0] != words[1])
+        found.append(" | ".join(said))
     return found
 
 

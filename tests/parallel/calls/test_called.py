@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from called import Called
 from called_tables import TABLES
 from rank_pool import RankPools
+from refused_calls import DIVIDED, WHOLE
 from torch import nn
 
 CASES = [(table, name) for table, cases in TABLES.items() for name in cases]
@@ -46,6 +48,23 @@ def test_a_label_that_is_no_class_is_refused_on_all_ranks(label: int, pools: Ran
     assert one == other
     assert one[0] == one[2]
     assert one[1].endswith("is no class; labels must be from 0 to 7, or -100, which is ignored")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", [*DIVIDED, *WHOLE])
+@pytest.mark.one_in(3)
+def test_what_torch_refuses_on_one_rank_is_refused_on_all(name: str, pools: RankPools) -> None:
+    """At once, with one sentence and the class of one process, whose values passes before and behind have."""
+    plan = ("data", "spatial")[len(name) % 2]
+    one, other = pools(2).call("refused", name, plan, seconds=20)
+    assert one == other
+    before, refused, behind = one
+    assert before == behind == "taken | taken"
+    mine, whole = (each.partition(": ") for each in refused.split(" | "))
+    assert mine[0] == whole[0]
+    assert mine[0] != "taken"
+    if name in DIVIDED and plan == "data":
+        assert re.match(r"\w+ \(refused_calls.py:\d+\) refuses the words of rank 1 \(", mine[2])
 
 
 def test_every_module_of_torch_is_called() -> None:

@@ -169,9 +169,17 @@ def rate_of_batches() -> nn.Module:
     return model
 
 
+class Quotients(nn.Module):
+    """A map, and whole numbers divided by those of it, of which none is 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 7 // (x * 0 + 2).long()
+
+
 SHAPE = 4, 3, 6, 8
 REFUSED: dict[str, Callable[[], nn.Module]] = {
     "drawn whole": lambda: small(nn.RReLU()),
+    "words that torch may refuse": lambda: small(Quotients()),
     "checkpoint": Again,
     "check_finite": small,
     "no_sync": small,

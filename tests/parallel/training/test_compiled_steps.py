@@ -77,6 +77,7 @@ def test_steps_by_inductor(name: str, ranks: RankPool) -> None:
     ("what", "sentence"),
     [
         ("drawn whole", "2 draws from torch's generator, whose order a compiler changes"),
+        ("words that torch may refuse", r"torch may refuse the words of one rank in rfloordiv \(compiled"),
         ("checkpoint", "the model has regions of torch.utils.checkpoint"),
         ("check_finite", "check_finite=True looks at words between steps"),
         ("no_sync", r"gradients are added up in no_sync\(\)"),

@@ -99,6 +99,11 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2"
             " at backward",
         ),
+        (
+            "words",
+            "RuntimeError: rank 0 is at backward pass of forward pass 2 (replica_ranks.py:*), but rank 2"
+            " at forward pass 2, which says: rfloordiv",
+        ),
         ("drawn", "RuntimeError: the ranks would draw other words of (8, 3, 3, 3), because"),
         ("check", "RuntimeError: conv.weight has other words on rank "),
         (

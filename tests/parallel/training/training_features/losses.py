@@ -215,11 +215,21 @@ def another_order(run: Run) -> None:
         each(run.batch())
 
 
-@refused("a network and its copy in another order on the ranks", "of a deepcopy")
+@refused("a network and its copy in another order on the ranks", "of deepcopy 1")
 def copy_in_another_order(run: Run) -> None:
-    """As a moving average of weights, which has the same steps."""
-    pair = [run.model, copy.deepcopy(run.model)]
-    for each in pair[:: 1 if torch.distributed.get_rank() else -1]:
+    """As a moving average of weights, which has the same steps. So it is with their tensors."""
+    step, copies = 1 if torch.distributed.get_rank() else -1, [copy.deepcopy(run.model) for _ in range(2)]
+    copies[1].load_state_dict(run.model.state_dict())
+    weights = [each.conv.weight for each in (*copies, run.model)]
+    weights[0].detach().lerp_(weights[2].detach(), 0.5)
+    for each in copies:
+        each(run.batch()).sum().backward()
+    for pair in (weights[1:], weights[:2], [each.grad for each in weights[:2]]):
+        with pytest.raises(RuntimeError, match="of deepcopy 2"):
+            [each.detach().norm() for each in pair[::step]]
+    with pytest.raises(RuntimeError, match="of a deepcopy"):
+        [each.full_tensor() for each in [run.model.conv.weight, copy.deepcopy(run.model.conv).weight][::step]]
+    for each in [run.model, copies[0]][::step]:
         each(run.batch())
 
 
