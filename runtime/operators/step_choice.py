@@ -60,8 +60,9 @@ def choose_step(
     """
     step = _chosen(call, operator, inputs, counter, batch_norms, wanted, owned)
     if isinstance(step, Pulled) and may_refuse(call):
-        name = f"{call.word.strip('_')}{call.node.meta.get('place', '')}"
-        step.rule = Together.of(name, step.rule)
+        word = "a loop" if operator.kind == "mapped" else call.word.strip("_")
+        place = call.node.meta.get("place", "")
+        step.rule = Together.of(f"{word}{place}", step.rule)
     return step
 
 

@@ -29,6 +29,15 @@ def test_values_are_combined_on_all_ranks(size: int, pools: RankPools) -> None:
     assert pools(6).call("sums", size) == [(15, 6 * size, "at most 5")] * 6
 
 
+def test_what_some_ranks_refuse_all_do(four: RankPool) -> None:
+    refusing = [[], [0], [2], [1, 3], [0, 1, 2, 3], []]
+    told = four.call("ended_together", refusing)
+    assert all(each == told[0] for each in told)
+    for ranks, said in zip(refusing, told[0], strict=True):
+        assert any(f"a call refuses the words of rank {n} (word {n})" in said for n in ranks) or not ranks
+        assert (said == "taken") == (not ranks)
+
+
 @pytest.mark.parametrize("differs", [True, False])
 @pytest.mark.one_in(2)
 @pytest.mark.slow

@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from synth.runtime.comm import agreement, group_tree, process_groups
 from synth.runtime.grid import heartbeats, liveness
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.model.replication import agreeing
 
 for folder in ("boundary", "training"):
     sys.path.append(str(Path(__file__).parents[1] / folder))
@@ -27,7 +29,6 @@ for module in (heartbeats, liveness):
 def sums(size: int) -> tuple[int, int, Any]:
     """Values of short and long messages, combined on all ranks, and what the first one makes of them."""
     from synth.runtime.comm.group_tree import combined
-    from synth.runtime.grid.ranks import Ranks
 
     ranks = Ranks.world()
     total = combined(ranks, ranks.rank, lambda own, child: own + child)
@@ -35,3 +36,20 @@ def sums(size: int) -> tuple[int, int, Any]:
     most = combined(ranks, ranks.rank, max, lambda found: f"at most {found}")
     dist.barrier()
     return total, len(words), most
+
+
+def ended_together(groups: list[list[int]]) -> list[str]:
+    """What is said of calls that some ranks refuse, each with a text of its own, or none."""
+    ranks, found = agreeing(Ranks.world(), "Net"), list[str]()
+
+    def call(refusing: list[int]) -> str:
+        if ranks.rank in refusing:
+            raise IndexError(f"word {ranks.rank}")
+        return "taken"
+
+    for refusing in groups:
+        try:
+            found.append(ranks.together("a call", call, refusing))
+        except IndexError as error:
+            found.append(str(error))
+    return found
