@@ -108,7 +108,7 @@ def judged(case: Case) -> dict[str, Any]:
         with contextlib.redirect_stderr(said):
             found = trial.run()
     except Exception as error:
-        found = _ended(error, trial.stage)
+        found = ended(error, trial.stage)
     gathered = "gathered" in said.getvalue()
     shown = {"grid": right.made.grid, "random": right.random, "gathered": gathered}
     return {**found, **shown, "seconds": round(time.perf_counter() - begin, 2)}
@@ -368,7 +368,7 @@ class Trial:
             self.compare(f"output {n} in evaluation", *each)
 
 
-def _ended(error: Exception, stage: str) -> dict[str, Any]:
+def ended(error: Exception, stage: str) -> dict[str, Any]:
     """A refusal, if a line of the product raises one; a crash if not."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if _is_own(each.filename)]

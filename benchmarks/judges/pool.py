@@ -18,12 +18,13 @@ import tempfile
 import time
 import warnings
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.judges.cases import CRASH, REFUSED, Case, Outcome, worst
+from benchmarks.judges.cases import CRASH, REFUSED, Outcome, worst
 from benchmarks.judges.one_case import judged
 
 GRACE = 5.0  # seconds that ranks have to answer after one that failed
@@ -33,10 +34,10 @@ OWN = re.compile(r'File "[^"]*?/((?:runtime|synth|codegen)/[^"]+)", line (\d+) i
 
 
 class Pool:
-    """Some ranks. seconds: the limit of time of a case."""
+    """Some ranks. seconds: the limit of time of a case. judge: what each rank does with one."""
 
-    def __init__(self, size: int, seconds: float) -> None:
-        self.size, self.seconds = size, seconds
+    def __init__(self, size: int, seconds: float, judge: Callable[[Any], dict[str, Any]] = judged) -> None:
+        self.size, self.seconds, self.judge = size, seconds, judge
         self.folder = tempfile.TemporaryDirectory(prefix="synth-judges-")
         self.processes: list[Any] = []
         self.pipes: list[Connection] = []
@@ -49,7 +50,7 @@ class Pool:
         self.stop()
         self.folder.cleanup()
 
-    def outcome(self, case: Case) -> Outcome | None:
+    def outcome(self, case: Any) -> Outcome | None:
         """What comes of a case; None where torch in one process refuses it."""
         if not self.processes or self.done >= MOST:
             self.stop()
@@ -133,14 +134,20 @@ class Pool:
         self.done, self.pipes = 0, [mine for mine, _ in pairs]
         for rank in range(self.size):
             log = Path(self.folder.name, f"log-{rank}")
-            process = context.Process(target=_serve, args=(rank, pairs, port, log), daemon=True)
+            process = context.Process(target=_serve, args=(rank, pairs, port, log, self.judge), daemon=True)
             process.start()
             self.processes.append(process)
         for _, other in pairs:
             other.close()
 
 
-def _serve(rank: int, pairs: list[tuple[Connection, Connection]], port: int, log: Path) -> None:
+def _serve(
+    rank: int,
+    pairs: list[tuple[Connection, Connection]],
+    port: int,
+    log: Path,
+    judge: Callable[[Any], dict[str, Any]],
+) -> None:
     """Be one rank: judge cases until the pipe closes."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
@@ -163,7 +170,7 @@ def _serve(rank: int, pairs: list[tuple[Connection, Connection]], port: int, log
     with suppress(EOFError, BrokenPipeError):
         while True:
             case = pipe.recv()
-            answer = judged(case)
+            answer = judge(case)
             if answer.get("verdict") != CRASH:
                 numbers = [0] * len(pairs)  # nobody has sent what others do not wait for
                 dist.all_gather_object(numbers, zlib.crc32(str(case).encode()))

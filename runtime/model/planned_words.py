@@ -91,7 +91,7 @@ def words_of(
     gradients. asked: the inputs that do.
     """
     gradients = _Gradients(graph, trained, asked)
-    again = _regions(graph.schedules[True]) if trained else {}
+    again = _regions(graph.schedules[True], gradients.passing) if trained else {}
     found = dict[str, tuple[Words, Words]]()
     rings, summed = _of_rings(graph), set[str]()
     for name, sources in graph.calls:
@@ -229,11 +229,14 @@ def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:
     return found
 
 
-def _regions(schedule: Schedule) -> dict[str, int]:
-    """Call -> the number of checkpoints that it is in."""
+def _regions(schedule: Schedule, passing: Collection[str]) -> dict[str, int]:
+    """Call -> the number of checkpoints that it is in, and that are computed again.
+
+    passing: the calls through which gradients pass.
+    """
     found: dict[str, int] = {}
     for part in schedule:
-        if isinstance(part, Region):
-            inner = _regions(part.parts)
+        if isinstance(part, Region) and not part.names.isdisjoint(passing):
+            inner = _regions(part.parts, passing)
             found |= {name: inner.get(name, 0) + 1 for name in part.names}
     return found

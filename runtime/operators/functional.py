@@ -160,6 +160,8 @@ def module_of(
             kinds = INSTANCE_NORMS
             if tracked:
                 return None
+        if len(shape) not in kinds:
+            return None
         numbers["track_running_stats"] = tracked
         affine = bool({"weight", "bias"} & set(values))
         return kinds[len(shape)](shape[1], affine=affine, **numbers, **meta)  # type: ignore[no-any-return]

@@ -83,7 +83,7 @@ def aligned(operand: Sequence[int], result: Sequence[int]) -> tuple[Access, ...]
     if tuple(operand) == tuple(result):
         return tuple(map(Same, range(len(operand))))
     return tuple(
-        Single() if extent == 1 else Same(dim)
+        Same(dim) if extent == result[dim] else Single()
         for dim, extent in enumerate(operand, skip)
     )
 

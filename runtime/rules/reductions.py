@@ -200,7 +200,8 @@ class CutReduction:
         if self.keep:
             return owned
         kept = [dim for dim in range(len(owned.whole)) if dim not in self.over]
-        boxes = (tuple(box[dim] for dim in kept) for box in owned.boxes)
+        used = (box if volume(box) else ((0, 0),) * len(box) for box in owned.boxes)
+        boxes = (tuple(box[dim] for dim in kept) for box in used)
         return owned.with_boxes([owned.whole[dim] for dim in kept], boxes)
 
     def __call__(self, shard: torch.Tensor) -> torch.Tensor:

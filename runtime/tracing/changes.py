@@ -58,9 +58,10 @@ class Changes:
             made = with_slices(before, index, given)
         if made is None:
             return False
+        after = self.recorder.node(made)  # which may be a view of what is written next
         place, own, words = self.recorder.on_meta((values, index, given))
         place[own] = words
-        self.recorder.nodes[id(values)] = self.recorder.node(made), values._version
+        self.recorder.nodes[id(values)] = after, values._version
         return True
 
     def check(

@@ -38,9 +38,9 @@ def judged(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    pool.judged, pool.GRACE = judged, 0.5
+    pool.GRACE = 0.5
     names = ["void", "refused", "refused by one", "hangs", "wrong on one", "ends", "crashes", "equal"]
-    with pool.Pool(2, 4.0) as ranks:
+    with pool.Pool(2, 4.0, judged) as ranks:
         outcomes = {name: ranks.outcome(Case("modules", name, 0, "float64", "free")) for name in names}
     print(json.dumps({name: None if each is None else vars(each) for name, each in outcomes.items()}))
 

@@ -147,7 +147,8 @@ class ForwardWalk:
                 later = {name for name in names if readers.get(name) not in names or name in keep}
                 outside = [n for n in nodes if n.name not in names]
                 later |= {i for node in outside for i in node.inputs if i in names}
-                for each in self.forward(group, later & ({*readers} | keep), depth + 1):
+                later &= {*readers} | keep
+                for each in self.forward(group, later | {*inputs}, depth + 1):  # inputs are freed below
                     release(each)
                 for node in group:
                     self._free(last_of.get(node.name, []), names, keep)

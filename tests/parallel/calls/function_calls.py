@@ -40,6 +40,14 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
         p=nn.Bilinear(8, 8, 5),
         weight=param(5),
     ),
+    "norms of five dimensions in space": lambda: Called(
+        lambda m, h, g: (
+            functional.instance_norm(h[..., None, None, None, None])
+            + functional.batch_norm(g.view(4, 8, 2, 2, 2, 1, 1), None, None, training=True).flatten(2)[
+                ..., None
+            ]
+        )
+    ),
     "instance_norm by mode": lambda: Called(
         lambda m, h, g: functional.instance_norm(h, m.a, m.v, use_input_stats=m.training),
         a=torch.zeros(8),

@@ -40,6 +40,7 @@ NUMBERS: dict[str, Map] = {
     "equal words": lambda h: (h * 0 + 1).max(),
 }
 ALONG: dict[str, Map] = {
+    "mean of one channel, which one rank owns": lambda h: h[:, :1].mean((0, 2, 3)),
     "argmax": lambda h: h.argmax(1),
     "argmin that is kept": lambda h: h.argmin(-1, True),
     "max": lambda h: torch.max(h, 1).values,

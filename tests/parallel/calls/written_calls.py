@@ -35,6 +35,12 @@ def woven(m: Any, h: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def doubled(m: Any, h: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    out = h[:1] * 1
+    out[0] *= 2  # by a view of all words
+    return out * g
+
+
 def counted(m: Any, h: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     whole = (h * 9).long()
     whole[g > 0] = 2.7  # type: ignore[assignment]  # of which integers keep 2
@@ -72,5 +78,6 @@ WRITES: dict[str, Callable[[], Called]] = {
     "truth values of words, with a parameter": write(
         lambda m, g: g > 0, lambda m, g: m.w, w=torch.nn.Parameter(torch.tensor(0.7))
     ),
+    "the only sample, doubled in place": lambda: Called(doubled),
     "a number of another dtype": lambda: Called(counted),
 }

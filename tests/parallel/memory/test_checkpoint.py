@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from rank_pool import RankPool, pool_of
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import synth
 
 pytestmark = pytest.mark.ranks
 
@@ -24,6 +31,46 @@ def test_it_trains_as_one_process_that_checkpoints(how: str, ranks: RankPool) ->
 def test_every_plan_computes_a_region_again(plan: str, ranks: RankPool) -> None:
     for measured in ranks.call("trains", "each", plan):
         assert measured["error"] < 2e-4
+
+
+class Beside(nn.Module):
+    """A region, and calls that read what it reads."""
+
+    def __init__(
+        self, join: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor], again: bool
+    ) -> None:
+        super().__init__()
+        self.conv, self.block = (
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()),
+        )
+        self.join, self.again = join, again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = checkpoint(self.block, x, use_reentrant=False) if self.again else self.block(x)
+        return self.join(self.conv, x, inner)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda conv, x, inner: x + inner,
+        lambda conv, x, inner: conv(x) + inner,
+        lambda conv, x, inner: conv(conv(x) + inner),
+        lambda conv, x, inner: conv(x),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_memory_of_what_a_region_and_later_calls_read(
+    join: Callable[..., torch.Tensor], before: bool
+) -> None:
+    """A value that a region reads lives until its last reader, behind the region."""
+    most = []
+    for again in (True, False):
+        model = Beside(join, again)
+        whole = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), model) if before else model
+        most.append(synth.plan_model(whole, (2, 4, 8, 8), procs=4).memory.most)
+    assert 0 < most[0] <= most[1] + 2 * 4 * 8 * 8 // 4  # what the region reads is held for it
 
 
 FORMS = "one", "instances", "two", "beside", "before", "behind", "three", "deep", "closure", "detached"

@@ -51,6 +51,7 @@ class UNet(nn.Module):
         x = functional.silu(self.norm(self.first(x)))
         if self.checkpoints:
             low: torch.Tensor = checkpoint(self.deep, x, use_reentrant=False)
+            checkpoint(self.deep, x, use_reentrant=False)  # nobody reads it, so it is not computed again
         else:
             low = self.deep(x)
         out = self.last(torch.cat([self.up(low), x], 1))

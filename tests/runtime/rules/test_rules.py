@@ -24,6 +24,7 @@ from synth.runtime.layers.steps.pulled import Pulled
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operators
+from synth.runtime.rules.access import aligned, read_box
 from synth.runtime.rules.rule import Operand, Rule, is_trainable
 from synth.runtime.rules.shuffles import shuffle
 from synth.runtime.tracing.trace import traced
@@ -220,6 +221,14 @@ def test_attention_of_maps_never_makes_the_whole_matrix() -> None:
         rule = rule_of(call, operators, sources, me)
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):  # raises where it cannot be taken
             rule.call(*(read(each, apart, me) for each in rule.operands))
+
+
+def test_a_rank_without_words_has_none_of_operands_that_are_broadcast() -> None:
+    """Where the result has one row, too, nothing is broadcast."""
+    shapes, out, idle = [(4, 8, 1, 1), (1, 1, 6)], (4, 8, 1, 6), ((0, 0),) * 4
+    boxes = [read_box(aligned(each, out), idle) for each in shapes]
+    read = torch.broadcast_shapes(*(tuple(high - low for low, high in box) for box in boxes))
+    assert read == (0, 0, 0, 0)
 
 
 def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
