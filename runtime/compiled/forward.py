@@ -28,7 +28,7 @@ def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_exporting():
         return self.call_exported(args, kwargs)
     if torch.compiler.is_dynamo_compiling():
-        entry = self.entry
+        entry = self._entry
         if not entry.version:  # read, so that code is compiled again for another one
             return self.call_eagerly(args, kwargs)
         given = None

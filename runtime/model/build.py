@@ -211,6 +211,7 @@ class Builder(Wiring):
         self._add_held(node.name, call, step)
         if value is not None:
             self.expected[node.name] = Expected.of(call, step)
+        self.generators += call.generators
 
     def _shards(self, call: Call) -> Step:
         """The step of a call that depends on the input."""
@@ -235,7 +236,7 @@ class Builder(Wiring):
             values,
             self.context.ranks,
             self.device,
-            call.word in DRAWS,
+            call.word in DRAWS and not call.generators,
             call.out,
             changes,
         )
@@ -486,6 +487,8 @@ PYTHON = frozenset(vars(operator))  # operators of Python, of which none draws
 
 def _may_draw(call: Call) -> bool:
     """Whether a gathered call may draw random numbers."""
+    if call.generators:  # of the user
+        return False
     if call.module is None:
         function: Any = call.function
         if isinstance(function, Update):

@@ -76,7 +76,7 @@ def entry_of(network: Any) -> Entry:
                 " train() or eval() of the whole network before it is compiled"
             )
         found, promised = mine(), shapes([tuple(each.shape) for each in given], low)
-        named = found.entry.call.named(given)
+        named = found._entry.call.named(given)
         made = found._pass((), named, compiled=True)
         outs = Structure(made).tensors
         now = [(tuple(each.shape), each.dtype) for each in outs]

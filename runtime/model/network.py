@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -17,6 +17,7 @@ from synth.runtime.comm.agreement import CHANGED
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.waiting_gradients import OTHER, Waiting
 from synth.runtime.compiled.forward import forward
+from synth.runtime.grid.log import LOG
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.transport import broadcast
 from synth.runtime.kernels.autocast import autocast_dtype
@@ -81,6 +82,7 @@ from synth.runtime.tracing.computed_weights import (
     show_computed,
     show_masked,
 )
+from synth.runtime.tracing.generators import state_of
 from synth.runtime.tracing.left_values import every_left, leave, now_left
 from synth.runtime.tracing.outputs import Structure
 from synth.runtime.tracing.switches import require_same
@@ -112,9 +114,9 @@ class Network(Shown):
 
     program: StepGraph
     _original: Original | None
-    own = Shown.own | {
+    _own = Shown._own | {
         *("program", "_programs", "_places", "_by_name"),
-        *("_watch", "_original", "_whole", "entry", "_meter", "_sessions"),
+        *("_watch", "_original", "_whole", "_entry", "_meter", "_sessions"),
         *("_compiled", "_waiting", "_siblings", "_masked", "_passed"),
         *("_copied", "_copies"),
     }
@@ -130,7 +132,7 @@ class Network(Shown):
     ) -> None:
         super().__init__()
         leave_alone()
-        self._whole, self.entry = whole, entry_of(self)
+        self._whole, self._entry = whole, entry_of(self)
         self._compiled: CompiledSteps | None = None
         self._waiting = Waiting(self.named_parameters, own_words)
         ranks = agreeing(ranks or Ranks.world(), type(model).__name__)
@@ -159,6 +161,13 @@ class Network(Shown):
         look_for_uses(self, model)
         self.show(shown)
         self._connect()
+        hidden = self.hidden()
+        if hidden and everyone.reports:
+            LOG.warning(
+                "synth: %s of %s cannot be reached on the network, which has other"
+                " attributes of that name; rename them in the model",
+                *(", ".join(hidden), type(model).__name__),
+            )
         siblings.made(self, model)
         if hasattr(type(model), "__getitem__"):
             object.__setattr__(self, "__class__", NetworkOfParts)
@@ -176,7 +185,7 @@ class Network(Shown):
         modules[""] = self
         self._masked = masked_weights(self._shown)
         self._by_name = modules
-        renew(self.entry, self.program, self._whole, self.training)
+        renew(self._entry, self.program, self._whole, self.training)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
@@ -185,7 +194,7 @@ class Network(Shown):
         memo[id(self)] = made
         self.copied_into(made, memo)
         made.program, made._programs = self.program, self._programs
-        made._whole, made.entry = self._whole, entry_of(made)
+        made._whole, made._entry = self._whole, entry_of(made)
         made._compiled, made._waiting = None, Waiting(made.named_parameters, own_words)
         made._siblings, made._passed = None, copy.deepcopy(self._passed)
         made._meter = Meter(words=self.received())
@@ -276,7 +285,7 @@ class Network(Shown):
         if not same:
             self._passed.require_not_left(call, self)
         with unless_stopped(self._last_buffers(first)):
-            made = self._left(call, given, compiled)
+            made = self._left(call, given, compiled, partial(self._lend, args, kwargs))
         if not same:
             self._passed.note(call, self)
             self._passed.last = call, self._watch.stamp
@@ -288,12 +297,31 @@ class Network(Shown):
             held: Any = stored(*self._places[key])
             yield own_words(held)
 
-    def _left(self, call: CallGraphs, given: list[torch.Tensor], compiled: bool) -> Any:
-        """What the model gives for some inputs, as the user asks for it."""
+    def _lend(self, args: Any, kwargs: Any, program: StepGraph) -> None:
+        """Let calls draw from the generators of this pass, alike on all ranks."""
+        if not program.generators:
+            return
+        values = program.arguments.leaves(args, kwargs)
+        modules = {**self._by_name, "": self._shown}
+        for each in program.generators:
+            each.now = each.found(values, modules)
+            program.ranks.note(f"state of a generator ({each})", [state_of(each.now)])
+
+    def _left(
+        self,
+        call: CallGraphs,
+        given: list[torch.Tensor],
+        compiled: bool,
+        lend: Callable[[StepGraph], None],
+    ) -> Any:
+        """What the model gives for some inputs, as the user asks for it.
+
+        lend: gives a graph the generators of the pass.
+        """
         first, states = call.first, self.program.states
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
-            program, made, before = self._computed(call, given)
+            program, made, before = self._computed(call, given, lend)
             made = self._with_zeros(program, given, made)
             self._meter.add(program.operations, torch.is_grad_enabled())
         if refuses:
@@ -354,7 +382,10 @@ class Network(Shown):
         states.require_shapes(dict(zip(planned, given, strict=True)), planned, kept)
 
     def _computed(
-        self, call: CallGraphs, given: list[torch.Tensor]
+        self,
+        call: CallGraphs,
+        given: list[torch.Tensor],
+        lend: Callable[[StepGraph], None],
     ) -> tuple[StepGraph, list[torch.Tensor], Before]:
         """The step graph for some inputs, and the own parts of its outputs.
 
@@ -387,6 +418,7 @@ class Network(Shown):
         kinds = [(low, e.dtype, e.requires_grad) for e in given] if steps else ()
         said = "net.compile(), or autocast, dtype or requires_grad of the batch"
         program.ranks.note(said, [zlib.crc32(repr(kinds).encode())])
+        lend(program)
         draws = program.seeds.offer(given[0].device)
         shards = entered(batches, places, program.ranks, what + alone)
         if draws:

@@ -48,6 +48,7 @@ from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.model.states import States
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tracing.attributes import Attributes
+from synth.runtime.tracing.generators import GivenGenerator
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.left_values import LeftByMode
 from synth.runtime.tracing.open_regions import Checkpoint
@@ -97,6 +98,7 @@ class Wiring:
     attributes: of modules, which the model reads.
     rings: node -> what ranks hold of its value beside their own words, see `Margins`.
     covered: the calls that read what is held; others, and the user, get own words.
+    generators: what stands for those of the user, from which calls draw.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
     saving: mode -> node of a call that saves a tensor -> whether it has changed its
         buffers by then.
@@ -125,6 +127,7 @@ class Wiring:
     attributes: Attributes = field(default_factory=Attributes)
     rings: dict[str, Ring] = field(default_factory=dict)
     covered: set[str] = field(default_factory=set)
+    generators: list[GivenGenerator] = field(default_factory=list)
     regions: dict[bool | None, dict[str, tuple[Checkpoint, ...]]] = field(
         default_factory=dict
     )

@@ -13,6 +13,11 @@ from synth.runtime.operators.functional import Layer, layer_of_function
 from synth.runtime.rules.movement import order_of
 from synth.runtime.rules.rule import Traced, is_trainable
 from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
+from synth.runtime.tracing.generators import (
+    GivenGenerator,
+    generators_in,
+    with_generators,
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,12 @@ class Call:
         return len(given) == 1 and given == self.inputs
 
     @property
+    def generators(self) -> list[GivenGenerator]:
+        """What stands for generators of the user among the arguments."""
+        others = self.node.meta.get("arguments", {})
+        return generators_in((self.node.args, self.node.kwargs, [*others.values()]))
+
+    @property
     def out(self) -> tuple[int, ...]:
         """The shape of the result."""
         return node_shape(self.node)
@@ -113,6 +124,7 @@ class Call:
         modes = self.node.meta.get("arguments", {})
         given, named = modes.get(training, (self.node.args, self.node.kwargs))
         call: Any = instead or self.module or self.function
+        draws = bool(self.generators)
         if self.module is None and not in_place:
             call = out_of_place(call)
             named = {key: each for key, each in named.items() if key != "inplace"}
@@ -120,6 +132,8 @@ class Call:
         def run(*tensors: torch.Tensor) -> Any:
             values = dict(zip(nodes, tensors, strict=True))
             args: Any = fx.node.map_arg((tuple(given), named), values.__getitem__)
+            if draws:
+                args = with_generators(args)
             return call(*args[0], **args[1])
 
         return run

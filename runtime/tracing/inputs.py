@@ -7,7 +7,9 @@ that was given by position before.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from torch.utils import _pytree
 
 MOST = 80  # characters of a value in a message
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype,
-             torch.device)  # fmt: skip
+             torch.device, torch.Generator)  # fmt: skip
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, which differs by rank
 
 
 class OtherCallError(ValueError):
@@ -100,9 +103,9 @@ class Inputs:
 
     def __str__(self) -> str:
         if len(self.args) == 1 and not self.kwargs:
-            return str(self.args[0])
+            return ADDRESS.sub("", str(self.args[0]))
         named = (f"{name}={each}" for name, each in self.kwargs.items())
-        return f"({', '.join([*map(str, self.args), *named])})"
+        return ADDRESS.sub("", f"({', '.join([*map(str, self.args), *named])})")
 
 
 class CallForm(NamedTuple):
@@ -134,7 +137,7 @@ class Arguments:
         self.inputs = inputs
         self.signature = inspect.signature(model.forward)
         try:
-            leaves = self._leaves(inputs.args, inputs.kwargs)
+            leaves = self.leaves(inputs.args, inputs.kwargs)
         except TypeError as error:
             raise ValueError(
                 f"forward of {type(model).__name__} does not take the input {inputs}:"
@@ -192,7 +195,7 @@ class Arguments:
         other than those of the plan, and `ValueError` for anything else that it does
         not take.
         """
-        leaves = self._leaves(args, kwargs)
+        leaves = self.leaves(args, kwargs)
         found = []
         for path, spec in zip(self.names, self.specs, strict=True):
             tensor = leaves.pop(path, _MISSING)
@@ -249,8 +252,10 @@ class Arguments:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         by_place = tuple(name for name, each in kinds.items() if each is kind)
         values = {path: each for path, each in self.values.items() if "." not in path}
+        if any(isinstance(each, torch.Generator) for each in self.values.values()):
+            return None  # a compiler would keep the first
         try:
-            least = self._leaves((), dict(zip(self.names, self.specs, strict=True)))
+            least = self.leaves((), dict(zip(self.names, self.specs, strict=True)))
         except TypeError:  # a value has no default
             least = {}
         planned = self.values.items()
@@ -280,7 +285,7 @@ class Arguments:
                 found = found[int(key)] if int(key) < len(found) else None
         return found
 
-    def _leaves(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def leaves(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Name -> a tensor, a spec or a value, of all arguments and defaults."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -295,7 +300,9 @@ def shown(given: Any) -> str:
     kind, shape = type(given).__name__, getattr(given, "shape", None)
     if isinstance(given, torch.Tensor) or (shape is not None and len(tuple(shape))):
         return f"a {kind} of {tuple(given.shape)}"
-    text = repr(given)
+    if isinstance(given, torch.Generator):
+        return "a torch.Generator"
+    text = ADDRESS.sub("", repr(given))
     if len(text) <= MOST and "\n" not in text:
         return text
     return f"a {kind} of {len(given)}" if hasattr(given, "__len__") else f"a {kind}"
@@ -341,15 +348,20 @@ def _specified(given: Any) -> Any:
         return type(given)(*parts) if hasattr(given, "_fields") else type(given)(parts)
     if isinstance(given, dict):
         return {name: _specified(each) for name, each in given.items()}
-    return given
+    return _own(given)
 
 
 def _of_tensor(given: Any) -> Any:
     """The spec of a tensor; any other value itself."""
     if not isinstance(given, torch.Tensor):
-        return given
+        return _own(given)
     casts = given.is_floating_point() and torch.is_autocast_enabled(given.device.type)
     return Spec(tuple(given.shape), None if casts else given.dtype)
+
+
+def _own(given: Any) -> Any:
+    """A value that stays as it is: generators of the user go on."""
+    return copy.deepcopy(given) if isinstance(given, torch.Generator) else given
 
 
 def _path(keys: Any) -> str:
@@ -362,6 +374,8 @@ def _path(keys: Any) -> str:
 def _same(planned: Any, now: Any) -> bool:
     if planned is now:
         return True
+    if isinstance(planned, torch.Generator) and isinstance(now, torch.Generator):
+        return planned.device == now.device  # calls draw from that of the pass
     try:
         return type(planned) is type(now) and bool(planned == now)
     except Exception:  # objects that cannot be compared

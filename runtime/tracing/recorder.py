@@ -33,6 +33,7 @@ from synth.runtime.tracing.expressions import (
     keep_used,
     of_shape,
 )
+from synth.runtime.tracing.generators import Generators
 from synth.runtime.tracing.host_calls import READS, has_values, on_host
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
@@ -162,6 +163,7 @@ class Recorder(TorchFunctionMode):
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
+        self.generators = Generators(model, arguments.values)
         self.modes = {name: each.training for name, each in model.named_modules()}
         self.rest = AtRest(model)
         hooks = []
@@ -181,6 +183,7 @@ class Recorder(TorchFunctionMode):
             record_associative_scans(self._autograd_function),
         ):
             result = model(*args, **kwargs)
+        self.generators.require_unchanged()
         for hook in hooks:
             hook.remove()
         pairs = zip(arguments.names, tensors, strict=True)
@@ -587,6 +590,8 @@ class Recorder(TorchFunctionMode):
             return torch.device(self.device)
         if isinstance(given, str) and given == "meta":
             return self.device
+        if isinstance(given, torch.Generator):
+            return self.generators.place(given, bool(self.regions.current))
         return mapped(self._with_nodes, given)
 
     def on_meta(self, given: Any, results: bool = False) -> Any:
@@ -605,6 +610,8 @@ class Recorder(TorchFunctionMode):
             return empty
         if isinstance(given, torch.device):
             return torch.device("meta")
+        if isinstance(given, torch.Generator):
+            return None  # it gives no number while a model is recorded
         if isinstance(given, str) and given.partition(":")[0] in ("cpu", "cuda"):
             return "meta"
         return mapped(lambda each: self.on_meta(each, results), given)

@@ -20,6 +20,7 @@ SHARED = (
     *("_state_dict_hooks", "_state_dict_pre_hooks"),
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
+PLAIN = frozenset(dir(nn.Module()))  # what all modules have
 # by which ranks know what a model has
 WALKS = (
     *("named_parameters", "named_buffers", "named_modules", "named_children"),
@@ -33,11 +34,11 @@ class Shown(nn.Module):
     `_shown`, the user's model as it is now, is never called. The two have the same
     dicts of modules, parameters, buffers and hooks of states. Attributes that a user
     sets here are set there. Methods of `nn.Module` that the model's class has in its
-    own way, such as a `train` that freezes layers, do that here, too. own: the
+    own way, such as a `train` that freezes layers, do that here, too. _own: the
     attributes of the module itself.
     """
 
-    own = frozenset({"_shown"})
+    _own = frozenset({"_shown"})
     _shown: nn.Module
 
     def show(self, model: nn.Module) -> None:
@@ -91,10 +92,28 @@ class Shown(nn.Module):
 
     def _has_own(self, name: str) -> bool:
         kind = type(self)
-        return name in kind.own or name in INTERNAL or hasattr(kind, name)
+        return name in kind._own or name in INTERNAL or hasattr(kind, name)
+
+    def hidden(self) -> list[str]:
+        """The names of the model that this module has for something else."""
+        shown = self._shown
+        names = {*vars(shown), *shown._modules, *shown._parameters, *shown._buffers}
+        names |= {*dir(type(shown))}
+        return sorted(each for each in names if self._hides(each))
+
+    def _hides(self, name: str) -> bool:
+        if name in PLAIN:
+            return False
+        return hasattr(type(self), name) or name in type(self)._own
 
     def __setattr__(self, name: str, value: Any) -> None:
         shown = vars(self).get("_shown")
+        taken = hasattr(type(self), name) and name not in PLAIN
+        if shown is not None and taken and name in self.hidden():
+            raise AttributeError(
+                f"{name} of the network is its own, so it does not set that of"
+                f" {type(shown).__name__}; rename it in the model"
+            )
         if shown is None or self._has_own(name):
             super().__setattr__(name, value)
         if shown is not None and not self._has_own(name):
@@ -134,7 +153,7 @@ class Shown(nn.Module):
         memo.update(plain_copies(self._shown))
         nn.Module.__init__(made)
         for name, value in vars(self).items():
-            if name not in type(self).own and name not in SHARED:
+            if name not in type(self)._own and name not in SHARED:
                 vars(made)[name] = copy.deepcopy(value, memo)
         made.show(copy.deepcopy(self._shown, memo))
 

@@ -18,6 +18,7 @@ from synth.runtime.model.self_check.twins import Twins
 from synth.runtime.model.self_check.witness import Witness
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import own_words, whole_words
+from synth.runtime.tracing.generators import generators_of
 from synth.runtime.tracing.inputs import Arguments
 from synth.runtime.tracing.left_values import Left, now_left, tensors_left
 from synth.runtime.tracing.modes import MODES
@@ -80,6 +81,11 @@ class Pair:
             n: whole_words(each).clone() for n, each in network.named_buffers()
         }
 
+    def _seed(self, model: nn.Module) -> None:
+        """Let a pass of the model, or of its network, draw what all passes draw."""
+        for _, generator in generators_of(model, self.arguments.values):
+            generator.manual_seed(SEED)
+
     def set_modes(self, mode: bool) -> None:
         """Put both in a mode. Raises `ValueError` where that has another graph."""
         self.network.train(mode)
@@ -113,6 +119,7 @@ class Pair:
             model, inputs = shaken(model, inputs, noise)
         again = twin_of(model) if self._checkpoints() else None
         torch.manual_seed(SEED)  # other draws are alike in all passes
+        self._seed(model)
         made, twins = Pass({}, {}, {}), Twins(self.graph, self._made)
         witness = Witness(model, twins, drawn, made.look if looked else None)
 
@@ -145,6 +152,7 @@ class Pair:
         The model then draws other numbers than the network: counters are alike alone.
         """
         step, draws = Pass({}, {}, {}), any(drawn.parts.values())
+        self._seed(model)
         run_model(model, model, self.arguments, inputs, True, step, self._left())
         if not draws:
             made.gradients = step.gradients
@@ -168,6 +176,7 @@ class Pair:
         with torch.no_grad():
             for name, each in net.named_buffers():
                 own_words(each).copy_(self.start[name].reshape(own_words(each).shape))
+        self._seed(net._shown)
         hooks = list[Any]()
         if looked:
             hooks = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import torch
@@ -268,3 +270,32 @@ def other_batches() -> str:
     except RuntimeError as error:
         return str(error)
     return "accepted"
+
+
+class Named(nn.Module):
+    """Has names that a network has, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.entry, self.ranks = nn.Conv2d(3, 4, 3), 2, 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.own(x) * self.entry  # type: ignore[no-any-return]
+
+    def metrics(self) -> int:
+        return 5
+
+
+def hidden_names() -> list[Any]:
+    """What is said of them; whether the others are those of the model, and can be set."""
+    with redirect_stderr(StringIO()) as lines:
+        net: Any = synth.parallelize(Named(), SHAPE, check=False)
+    said = [each for each in lines.getvalue().splitlines() if "cannot be reached" in each]
+    try:
+        net.ranks = 4
+    except AttributeError as error:
+        said.append(str(error))
+    before = net(torch.ones(SHAPE)).full_tensor()
+    net.entry = 6
+    after = net(torch.ones(SHAPE)).full_tensor()
+    return [*said, net.own.kernel_size, float((after - 3 * before).abs().max()) < 1e-5]

@@ -101,3 +101,18 @@ def test_batches_that_differ_name_the_loader(ranks: RankPool) -> None:
     for said in ranks.call("other_batches"):
         assert "was given another batch" in said
         assert said.endswith("; load batches with synth.feed or synth.sampler")
+
+
+def test_names_that_a_network_has_itself(ranks: RankPool) -> None:
+    """It gave what it has, and took what was set, without a word."""
+    for rank, found in enumerate(ranks.call("hidden_names")):
+        said = (
+            "synth: metrics, ranks of Named cannot be reached on the network, which has other attributes of"
+            " that name; rename them in the model"
+        )
+        assert found == [
+            *[said] * (rank == 0),
+            "ranks of the network is its own, so it does not set that of Named; rename it in the model",
+            (3, 3),
+            True,
+        ]

@@ -136,3 +136,101 @@ def several_whole(plan: Any) -> float:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), InTraining())
     net = synth.parallelize(model, SHAPE, plan=plan, check=False)
     return float(net(torch.ones(SHAPE)).sum())
+
+
+NOISE: dict[str, Any] = {
+    "randn": lambda y, g: y + torch.randn(y.shape, generator=g, dtype=y.dtype),
+    "uniform_": lambda y, g: y + torch.empty_like(y).uniform_(generator=g),
+    "normal": lambda y, g: torch.normal(y, 0.1, generator=g),
+    "bernoulli": lambda y, g: y * torch.bernoulli(y.sigmoid(), generator=g),
+    "randperm": lambda y, g: y[:, torch.randperm(8, generator=g)],
+    "multinomial": lambda y, g: y[:, torch.multinomial(y.mean((0, 2, 3)).softmax(0), 8, generator=g)],
+}
+
+
+class Noisy(nn.Module):
+    """Draws from a generator that it has, in training, and from one that it is given."""
+
+    def __init__(self, how: str = "randn") -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+        self.how, self.own = how, seeded(4)
+
+    def forward(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        y = self.first(x)
+        if self.training:
+            y = NOISE[self.how](y, self.own)
+        if generator is not None:
+            y = NOISE[self.how](y, generator)
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+def seeded(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def given_generators(plan: Any) -> dict[str, float]:
+    """How far passes are from one process that draw from given generators, and their later numbers."""
+    found = {}
+    for how in NOISE:
+        torch.manual_seed(0)
+        model = Noisy(how).double()
+        net = synth.parallelize(copy.deepcopy(model), SHAPE, plan=plan)
+        made = [drawn(each) for each in (model, net)]
+        found[how] = max(float((a - b).abs().max()) for a, b in zip(*made, strict=True))
+    return found
+
+
+def drawn(model: Any) -> list[torch.Tensor]:
+    """A step, passes with generators in several places, states and modes; numbers drawn behind them."""
+    one, other = seeded(5), seeded(6)
+    model(batch(), generator=one).square().sum().backward()
+    made = [whole(each.grad) for each in model.parameters()]
+    made += [model(batch(), one), model(batch()), model(batch(), generator=other)]
+    model.own.manual_seed(9)
+    made.append(model(batch()))
+    model.own = one
+    made += [model(batch()), copy.deepcopy(model)(batch()), model.eval()(batch(), model.own)]
+    return [*map(whole, made), *(torch.randn(3, generator=each) for each in (one, other))]
+
+
+def whole(values: Any) -> torch.Tensor:
+    return values.full_tensor().detach() if hasattr(values, "full_tensor") else values.detach()
+
+
+class Elsewhere(nn.Module):
+    """Draws from generators that a pass could not follow."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.conv, self.how, self.own = nn.Conv2d(3, 4, 1), how, seeded(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "checkpoint":
+            return checkpoint(self.noise, self.conv(x), self.own, use_reentrant=False)  # type: ignore[no-any-return]
+        if self.how == "seeded":
+            self.own.manual_seed(3)
+        return self.noise(self.conv(x), seeded(3) if self.how == "made" else self.own)
+
+    def noise(self, y: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return y + torch.randn(y.shape, generator=generator)
+
+
+def refused_generators(plan: Any) -> dict[str, str]:
+    """What is said of them, and of a generator that differs between ranks, whose network stays usable."""
+    said = {}
+    for how in ("made", "seeded", "checkpoint"):
+        try:
+            synth.parallelize(Elsewhere(how), SHAPE, plan=plan)
+        except ValueError as error:
+            said[how] = str(error).partition(" (draw_ranks.py")[0]
+    torch.manual_seed(0)
+    model = Noisy().double().eval()
+    net = synth.parallelize(copy.deepcopy(model), SHAPE, plan=plan)
+    try:
+        net(batch(), seeded(dist.get_rank()))
+    except RuntimeError as error:
+        said["differs"] = str(error).partition(": ")[2].partition(" (")[0]
+    apart = whole(net(batch(), seeded(7))) - model(batch(), seeded(7))
+    said["later"] = "right" if float(apart.abs().max()) < 1e-12 else "wrong"
+    return said

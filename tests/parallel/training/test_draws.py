@@ -70,3 +70,25 @@ def test_several_calls_that_every_rank_computes_whole_in_one_mode(pools: RankPoo
     first, *others = pools(2).call("several_whole", {"b": 2})
     assert first != 0
     assert others == [first]
+
+
+@pytest.mark.parametrize(("procs", "plan"), [(2, {"h": 2}), (3, {"k": 3})], ids=str)
+@pytest.mark.one_in(2)
+def test_calls_draw_from_generators_of_the_user(procs: int, plan: Any, pools: RankPools) -> None:
+    """They drew from a copy that had given numbers while the model was traced."""
+    for found in pools(procs).call("given_generators", plan):
+        assert max(found.values()) < 1e-12, found
+
+
+def test_generators_that_a_pass_cannot_follow_are_refused(pools: RankPools) -> None:
+    for said in pools(2).call("refused_generators", {"h": 2}):
+        assert said == {
+            "made": "forward draws from a torch.Generator that is no argument and no attribute of a module,"
+            " so the ranks cannot follow it; give it to forward, or set it on the module",
+            "seeded": "forward sets the state of the generator own, which the ranks would not do; seed it"
+            " before the call",
+            "checkpoint": "forward draws from the generator own inside of torch.utils.checkpoint, which would"
+            " draw other numbers when it computes again; draw outside of it",
+            "differs": "rank 1 was given another state of a generator",
+            "later": "right",
+        }
