@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from synth.base.doors import Door, entered_by
 from synth.base.errors import UsageError
 from synth.parallel.parallelize import parallelize
+from synth.runtime.grid.log import LOG
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,10 +36,10 @@ def parallelize_vae(
         pipe.vae = synth.parallelize_vae(pipe.vae, (1, 3, 1024, 1024))
         pipe.vae = synth.parallelize_vae(pipe.vae, (1, 3, 81, 480, 832))  # a film
 
-    `encode` and `decode` are planned at their first call for a shape. They give what one process computes
-    of the whole image or film: a rank gets the rows of others that its own rows need, and nothing is
-    blended. Tiles and slices of diffusers are switched off. Each rank holds a part of every activation, and
-    all weights. All ranks must call this, and what it gives.
+    `encode` and `decode` are planned at their first call for a shape. They give what one process computes of
+    the whole image or film: a rank gets the rows of others that its own rows need, and nothing is blended.
+    Tiles and slices of diffusers are switched off, and stay so when a script asks for them. Each rank holds a
+    part of every activation, and all weights. All ranks must call this, and what it gives.
 
     vae: with `forward`, `encode` and `decode`; it is put into evaluation. Its `config`, `dtype` and other
         attributes are those of the network.
@@ -56,7 +58,7 @@ def parallelize_vae(
     for name in ("disable_tiling", "disable_slicing"):
         if hasattr(vae, name):
             getattr(vae, name)()
-    return parallelize(
+    made = parallelize(
         vae.eval(),
         sample,
         procs,
@@ -67,3 +69,15 @@ def parallelize_vae(
         objective=objective,
         recompute=recompute,
     )
+    for name in ("enable_tiling", "enable_slicing"):
+        if hasattr(vae, name):
+            vars(made)[name] = partial(_left_out, name, made.ranks.everyone.reports)
+    return made
+
+
+def _left_out(name: str, reports: bool, *args: object, **kwargs: object) -> None:
+    """Say that ranks decode without tiles and slices. reports: whether this rank speaks for all."""
+    if reports:
+        LOG.warning(
+            "synth: %s() is left out: every rank has a part of each activation, and nothing is blended", name
+        )

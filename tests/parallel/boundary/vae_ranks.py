@@ -74,6 +74,9 @@ class Autoencoder(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
+    def enable_tiling(self, side: int = 8) -> None:
+        self.use_tiling = True
+
     def disable_tiling(self) -> None:
         self.use_tiling = False
 
@@ -105,11 +108,13 @@ def pipeline(outputs: str) -> dict[str, float]:
     right, given = model().eval(), model()
     right.use_tiling = False
     vae: Any = synth.parallelize_vae(given, SAMPLE, outputs=outputs)  # type: ignore[arg-type]
+    vae.enable_tiling(side=4)
     x, z = values(SAMPLE), values(LATENTS)
     kind = torch.Tensor if outputs == "whole" else type(vae.decode(z).sample)
     pairs = {
         "decode": (vae.decode(z).sample, right.decode(z).sample),
         "decode, tuple": (vae.decode(z, return_dict=False)[0], right.decode(z, return_dict=False)[0]),
+        "decode, copy": (copy.deepcopy(vae).decode(z).sample, right.decode(z).sample),
         "decode, two": (vae.decode(z.repeat(2, 1, 1, 1)).sample, right.decode(z.repeat(2, 1, 1, 1)).sample),
         "decode, other": (vae.decode(z[..., :5]).sample, right.decode(z[..., :5]).sample),
         "mode": (vae.encode(x).latent_dist.mode(), right.encode(x).latent_dist.mode()),
