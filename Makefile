@@ -70,9 +70,10 @@ bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap
 	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
 
-# hostile input for 15 minutes, from another seed each day
+# hostile input for 15 minutes, then random networks on ranks for 15, from another seed each day
 fuzz: $(READY)
 	PYTHONPATH=. $(BIN)/python tests/support/fuzz.py --seconds 900 --seed $$(date +%Y%m%d)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.network_fuzz --seconds 900 --start $$(date +%Y%m%d0000) --shrink
 
 # the tests of ranks and of programs with the oldest versions that pyproject.toml declares, and with the newest;
 # brings gigabytes of CUDA, takes half an hour

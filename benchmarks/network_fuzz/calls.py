@@ -79,7 +79,8 @@ def conv(d: Names, name: str, v: torch.Tensor) -> str | None:
     if d.rng.random() < 0.15 and not any(m.startswith("stride") for m in more):
         more.append("padding='same'")
     elif d.rng.random() < 0.85:
-        more.append(f"padding={each(d, n, 0, 2)}")
+        least = kernel if isinstance(kernel, int) else min(kernel)
+        more.append(f"padding={each(d, n, 0, min(2, least - (d.rng.random() < 0.9)))}")
     if d.rng.random() < 0.2:
         more.append(f"padding_mode={one_of(d, 'circular', 'reflect', 'replicate')!r}")
     more += [f"groups={groups}"] if groups > 1 else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +79,8 @@ class Drawn:
         lines = ["class Net(nn.Module):", "    def __init__(self):", "        super().__init__()"]
         lines += [f"        {line}" for line in kept]
         lines += ["", f"    def forward(self, {', '.join(self.given)}):"]
-        lines += [f"        {line}" for line in (*self.forward, f"return {self.result}")]
+        left = ["self.left = " + re.findall(r"v\d+", self.result)[-1]] if self.options.get("left") else []
+        lines += [f"        {line}" for line in (*self.forward, *left, f"return {self.result}")]
         return "\n".join(lines) + "\n"
 
     def model(self) -> nn.Module:
@@ -296,7 +298,9 @@ def _options(rng: random.Random, given: dict[str, Given]) -> dict[str, Any]:
         "second": rng.random() < 0.35,
         "frozen": rng.random() < 0.1,
         "scatter": rng.random() < 0.15,
-        "remade": rng.random() < 0.1,
+        "twice": rng.random() < 0.15,
+        "last": rng.random() < 0.15,
+        "left": rng.random() < 0.1,
     }
     if made["plan"] is not None:
         made["recompute"] = None

@@ -13,6 +13,7 @@ USUAL = {
     **{"dtype": "float64", "plan": None, "loss": "weights", "accumulate": False, "optimizer": "SGD"},
     **{"compile": False, "copy": False, "reload": False, "second": False, "frozen": False, "scatter": False},
     **{"input_gradient": False, "procs": 2, "to_none": True},
+    **{"twice": False, "last": False, "left": False},
 }
 
 

@@ -19,6 +19,7 @@ import synth
 from benchmarks.judges.cases import EQUAL, MISCOUNTED, WRONG
 from benchmarks.judges.one_case import apart, ended, largest, whole
 from benchmarks.network_fuzz.draw import Drawn
+from synth.runtime.kernels.channel_sums import CHANNELS_LAST
 
 ALLOWED = {"float64": 1e-8, "float32": 3e-3, "autocast": 5e-2}  # relative to the largest word
 EPS = {"float64": 2.0**-53, "float32": 2.0**-24, "autocast": 2.0**-9}
@@ -143,6 +144,8 @@ class Run:
         if self.noise:
             generator = torch.Generator().manual_seed(self.noise + number)
             made = [self.moved(each, generator) for each in made]
+        if self.options["last"]:
+            made = [laid_last(each) for each in made]
         return [each.requires_grad_(gradients and each.is_floating_point()) for each in made]
 
     def parallelized(self, model: nn.Module) -> Any:
@@ -183,8 +186,8 @@ class Run:
         with self.autocast():
             made = net(*inputs)
         outs = [each for each in _pytree.tree_leaves(made) if isinstance(each, torch.Tensor)]
-        if not outs:
-            outs = _leaves(made)
+        if self.options["left"]:
+            outs.append(net.left)
         for n, each in enumerate(outs):
             self.note(f"{name}: output {n}", each)
         return outs
@@ -257,6 +260,10 @@ class Run:
         outs = self.outputs(net, given, name)
         self.stage = f"{name}: loss"
         loss = self.loss(outs)
+        if options["twice"] and loss is not None:  # two forward passes, one backward pass
+            again = self.loss(self.outputs(net, self.inputs(7), f"{name}, again"))
+            loss = loss if again is None else loss - 0.5 * again
+            self.stage = f"{name}: loss"
         if loss is not None:
             self.note(f"{name}: loss", loss)
             self.stage = f"{name}: backward"
@@ -266,7 +273,11 @@ class Run:
             self.gradient(f"{name}: gradient of {key}", parameter)
         for n, each in enumerate(inputs):
             self.gradient(f"{name}: gradient of input {n}", each)
-        reads_all = options["loss"] in ("weights", "squares") and options["outputs"] == "partitioned"
+        reads_all = (
+            not options["twice"]
+            and options["loss"] in ("weights", "squares")
+            and options["outputs"] == "partitioned"
+        )
         if (
             counted
             and self.on_ranks
@@ -330,20 +341,14 @@ class Run:
         net.load_full_state_dict(state)
 
 
+def laid_last(values: torch.Tensor) -> torch.Tensor:
+    """The same with channels last in memory."""
+    layout = CHANNELS_LAST.get(values.dim())
+    return values if layout is None else values.contiguous(memory_format=layout)
+
+
 def laid_anew(values: Any) -> Any:
     """Values of which the gradient is contiguous: some kernels of torch take it for that."""
     if isinstance(values, torch.Tensor) and values.requires_grad:
         values.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
     return values
-
-
-def _leaves(made: Any) -> list[torch.Tensor]:
-    """Tensors of a structure that is registered nowhere."""
-    if isinstance(made, torch.Tensor):
-        return [made]
-    held = made.values() if isinstance(made, Mapping) else made
-    return (
-        [leaf for each in held for leaf in _leaves(each)]
-        if isinstance(held, list | tuple) or isinstance(made, Mapping)
-        else []
-    )

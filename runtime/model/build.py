@@ -483,6 +483,8 @@ def _updates_first(call: Call) -> bool:
 
 
 PYTHON = frozenset(vars(operator))  # operators of Python, of which none draws
+# functions of torch.nn.functional that draw, beside DRAWS
+FUNCTIONAL_DRAWS = "fractional_max_pool", "multi_head_attention"
 
 
 def _may_draw(call: Call) -> bool:
@@ -495,6 +497,9 @@ def _may_draw(call: Call) -> bool:
             return function_name(function.function) in DRAWS
         own = str(getattr(function, "__module__", "")).startswith("synth.")
         known = own or hasattr(torch, call.word) or call.word in PYTHON
+        known = known or hasattr(torch.Tensor, call.word)
+        if hasattr(nn.functional, call.word):
+            known = known or not any(each in call.word for each in FUNCTIONAL_DRAWS)
         return call.word in DRAWS or not known
     drops: Any = nn.modules.dropout._DropoutNd, nn.RReLU
     return any(

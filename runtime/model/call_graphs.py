@@ -123,11 +123,11 @@ class CallGraphs:
         are given other shapes.
         """
         first, shapes = self.first, {n: tuple(b.shape) for n, b in batches.items()}
-        inward = self._lacks_gradient(batches.values())
+        asked = self._asks_gradient(batches.values())
         if self._other(shapes) and self._are_whole(batches):
-            return self._of_shapes(shapes, network, inward)
-        if inward:
-            return self._of_shapes(_shapes(first), network, inward)
+            return self._with_gradient(shapes, network, asked)
+        if asked and not first.makes_input_gradient:
+            return self._of_shapes(_shapes(first), network, inward=True)
         return first  # which takes parts, and refuses what does not fit
 
     def of_batch(self, samples: int, network: nn.Module) -> StepGraph:
@@ -161,8 +161,8 @@ class CallGraphs:
         input_gradient: whether it makes the gradients of inputs, too.
         All ranks of all replicas call this. Raises `ValueError` where there is none.
         """
-        planned, inward = _shapes(self.first), self.plan is not None
-        inward &= input_gradient and not self.first.makes_input_gradient
+        planned, asked = _shapes(self.first), input_gradient and self.plan is not None
+        inward = asked and not self.first.makes_input_gradient
         if given is None:
             given = planned
         if not isinstance(given, Mapping):
@@ -172,7 +172,7 @@ class CallGraphs:
             return self.first
         if shapes.keys() != planned.keys() or self.plan is None:
             raise ValueError(f"no plan for {_text(shapes)}; the inputs are {planned}")
-        return self._of_shapes(shapes, network, inward)
+        return self._with_gradient(shapes, network, asked)
 
     def known(self, given: Sequence[tuple[int, ...]]) -> StepGraph:
         """The step graph for inputs of some shapes, which has been made.
@@ -191,10 +191,24 @@ class CallGraphs:
             )
         return made
 
+    def _with_gradient(
+        self, shapes: Shapes, network: nn.Module, asked: bool
+    ) -> StepGraph:
+        """The step graph for some shapes; asked: for gradients of inputs.
+
+        Where rows are computed twice, the first graph makes them unasked, but others
+        may not.
+        """
+        inward = asked and not self.first.makes_input_gradient
+        found = self._of_shapes(shapes, network, inward)
+        if asked and not found.makes_input_gradient:
+            found = self._of_shapes(shapes, network, inward=True)
+        return found
+
     def _of_shapes(
         self, shapes: Shapes, network: nn.Module, inward: bool = False
     ) -> StepGraph:
-        """inward: whether gradients of inputs are asked for, which `first` lacks."""
+        """inward: whether gradients of inputs are asked for, which no graph makes."""
         first = self.first
         key = inward, *shapes.items()
         if key not in self.others:
@@ -249,11 +263,10 @@ class CallGraphs:
             for name, batch in plain.items()
         )
 
-    def _lacks_gradient(self, given: Iterable[torch.Tensor]) -> bool:
-        """Whether inputs ask for gradients that the first graph does not make."""
-        first = self.first
+    def _asks_gradient(self, given: Iterable[torch.Tensor]) -> bool:
+        """Whether inputs ask for gradients, which a graph may be planned for."""
         able = self.plan is not None and torch.is_grad_enabled()
-        if not able or first.inference or first.makes_input_gradient:
+        if not able or self.first.inference:
             return False
         return any(each.requires_grad for each in given)
 
@@ -268,8 +281,8 @@ class CallGraphs:
         called = (f" of {self.method}()" if self.method else "") + self.label
         if program is self.first:
             return called
-        made = program.makes_input_gradient and not self.first.makes_input_gradient
-        return f"{called} with {_text(_shapes(program))}{INWARD if made else ''}"
+        inward = (key[0] for key, each in self.others.items() if each is program)
+        return f"{called} with {_text(_shapes(program))}{INWARD if any(inward) else ''}"
 
 
 def modes_of(model: nn.Module) -> Modes:

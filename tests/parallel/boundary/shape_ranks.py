@@ -129,3 +129,26 @@ def refused() -> list[str]:
     except (RuntimeError, ValueError) as fault:
         sentences.append(str(fault))
     return sentences
+
+
+def of_inputs() -> tuple[bool, float]:
+    """Gradients of a batch of another shape, where the first plan makes them of rows that are computed twice.
+
+    Whether that holds, and the largest difference from one process.
+    """
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 2, 2), nn.ConvTranspose2d(2, 7, 4, 3, 1), nn.Conv2d(7, 8, 1, 2, dilation=(2, 1))
+    whole = nn.Sequential(*layers).double()
+    net = synth.parallelize(
+        copy.deepcopy(whole), (1, 3, 16, 16), recompute=0.5, objective="words", check=False
+    )
+    off = []
+    for shape in ((1, 3, 16, 16), (8, 3, 4, 4)):
+        batches = [torch.ones(shape).double().requires_grad_() for _ in range(2)]
+        for each, batch in zip((net, whole), batches, strict=True):
+            each(batch).square().sum().backward()
+        ours, right = (batch.grad for batch in batches)
+        assert ours is not None
+        assert right is not None
+        off.append(float((ours - right).abs().max()))
+    return net.program.makes_input_gradient, max(off)

@@ -43,6 +43,13 @@ def test_gradients_add_up_over_shapes(ranks: RankPool) -> None:
         )
 
 
+def test_gradients_of_inputs_of_another_shape(ranks: RankPool) -> None:
+    """The first plan makes them unasked, that of the other shape does not."""
+    for unasked, error in ranks.call("of_inputs"):
+        assert unasked
+        assert error < 1e-10
+
+
 def test_shapes_without_a_plan_are_refused(ranks: RankPool) -> None:
     said = [
         "the plan that was given is not for the input (5, 3, 16, 16); parallelize without a plan",

@@ -19,6 +19,9 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {
     "rows by numbers": (lambda x: x[x.argmax(1)], False),
     "a loss of labels": (lambda x: functional.cross_entropy(x, x.argmax(1)), False),
     "a function of torch": (lambda x: torch.kron(x, x), False),
+    "resizing": (lambda x: functional.interpolate(x.view(1, 1, 4, 6), size=5, mode="bicubic"), False),
+    "classes": (lambda x: functional.one_hot(x.argmax(1), 6), False),
+    "random pooling": (lambda x: functional.fractional_max_pool2d(x.view(1, 1, 4, 6), 2, 2), True),
     "drawn numbers": (lambda x: x + torch.bernoulli(x.sigmoid()), True),
     "dropout": (lambda x: functional.alpha_dropout(x, 0.5, training=True), True),
 }
