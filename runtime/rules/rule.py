@@ -199,7 +199,10 @@ def type_of(call: LocalCall, shapes: Sequence[Sequence[int]]) -> ResultType:
         if key not in known:
             pairs = zip(here, shapes, strict=True)
             with torch.no_grad():
-                known[key] = call(*(each.new_ones(like) for each, like in pairs)).dtype
+                words = (  # integers may be places, of which there may be one
+                    each.new_full(like, is_trainable(each)) for each, like in pairs
+                )
+                known[key] = call(*words).dtype
         return known[key]
 
     return of

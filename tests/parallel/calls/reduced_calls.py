@@ -58,6 +58,7 @@ ALONG: dict[str, Map] = {
     "nansum": lambda h: torch.nansum(h, 1),
     "var_mean": lambda h: sum(torch.var_mean(h, 1)),  # type: ignore[arg-type,return-value]
     "vector_norm": lambda h: torch.linalg.vector_norm(h, dim=1),
+    "gather of one word": lambda h: (lambda v: v.gather(0, v.argsort(0)))(h[:1, :1, :1, :1]),
     "gather": lambda h: h.gather(1, h.argsort(1)[:, :3]),
     "gather of fewer rows": lambda h: h.gather(1, h.argsort(1)[:, :3, :2]),
     "gather along rows": lambda h: torch.gather(h, 2, h.argmax(2, True)),
