@@ -88,11 +88,12 @@ class Programs:
                 if self.plan is None or not leaf_tensors((args, kwargs)):
                     raise ValueError(str(error)) from None
             else:
-                return self.forward(network), given
+                if self.first.takes_dtypes(given):
+                    return self.forward(network), given
         for each in self.calls:
             if each.method == method and each.has_modes(network):
                 found = each.first.arguments.taken(args, kwargs)
-                if found is not None:
+                if found is not None and each.first.takes_dtypes(found):
                     return each, found
         inputs = Inputs.called(args, kwargs)
         asked = asks_gradient(leaf_tensors((args, kwargs)))

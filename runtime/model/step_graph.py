@@ -23,6 +23,7 @@ from synth.runtime.comm.waiting_gradients import LocalTensors, Waiting
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.spans import span
+from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import check_gradient, require_finite
@@ -250,6 +251,13 @@ class StepGraph(Wiring):
         """Whether every layer is planned with the gradient of its input."""
         layers = (each for each in self.modules() if isinstance(each, DistributedLayer))
         return all("In" in each.program.gradients for each in layers)
+
+    def takes_dtypes(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether inputs have the dtypes that they had when forward read them."""
+        if not self.attributes.dtypes or autocast_dtype(given[0].device) is not None:
+            return True
+        pairs = zip(self.arguments.specs, given, strict=True)
+        return all((spec.dtype or self.dtype) == each.dtype for spec, each in pairs)
 
     @property
     def owners(self) -> dict[str, str]:

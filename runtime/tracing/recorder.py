@@ -61,6 +61,11 @@ from synth.runtime.tracing.updates import Updates
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
+# what Python reads of a tensor that follows from its dtype
+OF_DTYPE = (
+    *("dtype", "itemsize", "nbytes", "element_size", "is_signed"),
+    *("is_floating_point", "is_complex"),
+)
 MOST_TURNS = 10_000  # of a loop: each is recorded, in about a millisecond
 COMPILED = BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
 MOVES = "to", "cpu", "cuda", "type_as", "contiguous"  # that may give the same words
@@ -267,7 +272,8 @@ class Recorder(TorchFunctionMode):
         refuse_transforms(func)
         if self.depth:
             return made_of(func, args, kwargs)
-        self.dtypes |= is_getter_of(func, "dtype")
+        word = function_name(func)
+        self.dtypes |= is_getter_of(func, *OF_DTYPE) or word in OF_DTYPE
         parts = composed(func)
         if parts is not None:
             with self:

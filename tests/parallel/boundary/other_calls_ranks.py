@@ -187,3 +187,37 @@ def compared(wrong: bool) -> dict[str, Any]:
 
 def _all_kept(self: Dropout, device: torch.device) -> torch.Tensor:
     return torch.ones([high - low for low, high in self.box], dtype=torch.bool, device=device)
+
+
+class OfDtype(nn.Module):
+    """Computes what depends on the dtype of its batch."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.conv = how, nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = x
+        if self.how == "bytes" and x.dtype == torch.uint8:
+            x = x.float() / 255
+        if self.how == "numbers" and not x.is_floating_point():
+            x = x.float() / 7
+        if self.how == "least":
+            x = x / (x.square().mean() + torch.finfo(x.dtype).eps)
+        made: torch.Tensor = self.conv(x.float())
+        return made.to(given.dtype) if self.how == "back" else made
+
+
+def of_dtypes(how: str) -> list[Any]:
+    """Dtypes of results of a network that was planned by a shape, and how far they are from one process."""
+    torch.manual_seed(0)
+    model, found = OfDtype(how), []
+    net = synth.parallelize(copy.deepcopy(model), (4, 3, 8, 8), objective="words", check=False)
+    x = torch.linspace(1, 99, 768).reshape(4, 3, 8, 8)
+    kinds = [torch.float32, torch.bfloat16, torch.float64]
+    kinds += [torch.uint8, torch.int64] if how in ("bytes", "numbers", "back") else []
+    for kind in (*kinds, torch.float32):
+        wanted, made = model(x.to(kind)), net(x.to(kind)).full_tensor()
+        far = (made.double() - wanted.double()).abs().max() / wanted.double().abs().max()
+        found.append((kind, made.dtype == wanted.dtype, float(far)))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from other_calls_ranks import CALLS
 from rank_pool import RankPool, pool_of
 
@@ -45,7 +46,7 @@ def test_the_oldest_call_goes(two: RankPool) -> None:
 def test_what_stays_refused(two: RankPool) -> None:
     for said in two.call("refused"):
         assert re.match("(ValueError|UsageError|InputError): .*plan", said[0]), said[0]
-        assert said[1].startswith("ValueError: scale is <object object at"), said[1]
+        assert said[1].startswith("ValueError: scale is <object object>, but"), said[1]
         assert "unexpected keyword argument 'flags'" in said[2]
         assert said[3].startswith("ValueError: x is None, but the network is planned for a tensor"), said[3]
 
@@ -66,3 +67,13 @@ def test_a_method_that_differs_is_refused_on_all_ranks(two: RankPool) -> None:
     found = two.call("compared", True)
     assert len({each["said"] for each in found}) == 1
     assert re.match(r"drop \(other_calls_ranks\.py:\d+\) gives something else on ranks", found[0]["said"])
+
+
+@pytest.mark.parametrize("how", ["bytes", "numbers", "least", "back"])
+def test_a_batch_of_another_dtype_is_another_call_where_forward_reads_it(how: str, two: RankPool) -> None:
+    """What was traced for the dtype of the parameters was computed of it."""
+    for found in two.call("of_dtypes", how):
+        for kind, same, far in found:
+            least = 0.02 if kind in (torch.bfloat16, torch.uint8) and how == "back" else 1e-5
+            assert same, kind
+            assert far <= least, kind
