@@ -161,7 +161,7 @@ class Network(Shown):
         look_for_uses(self, model)
         self.show(shown)
         self._connect()
-        hidden = self.hidden()
+        hidden = self._hidden()
         if hidden and everyone.reports:
             LOG.warning(
                 "synth: %s of %s cannot be reached on the network, which has other"
@@ -177,12 +177,12 @@ class Network(Shown):
     def _connect(self) -> None:
         """Find the module and the name of every tensor that steps use."""
         modules = dict(self.named_modules(remove_duplicate=False))
+        modules[""] = self._shown  # its names are those of the model alone
         self._places = {
             key: (modules[key.rpartition(".")[0]], key.rpartition(".")[2])
             for each in (self.named_parameters(), self.named_buffers())
             for key, _ in each
         }
-        modules[""] = self
         self._masked = masked_weights(self._shown)
         self._by_name = modules
         renew(self._entry, self.program, self._whole, self.training)
@@ -302,9 +302,8 @@ class Network(Shown):
         if not program.generators:
             return
         values = program.arguments.leaves(args, kwargs)
-        modules = {**self._by_name, "": self._shown}
         for each in program.generators:
-            each.now = each.found(values, modules)
+            each.now = each.found(values, self._by_name)
             program.ranks.note(f"state of a generator ({each})", [state_of(each.now)])
 
     def _left(

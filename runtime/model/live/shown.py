@@ -94,7 +94,7 @@ class Shown(nn.Module):
         kind = type(self)
         return name in kind._own or name in INTERNAL or hasattr(kind, name)
 
-    def hidden(self) -> list[str]:
+    def _hidden(self) -> list[str]:
         """The names of the model that this module has for something else."""
         shown = self._shown
         names = {*vars(shown), *shown._modules, *shown._parameters, *shown._buffers}
@@ -109,7 +109,7 @@ class Shown(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         shown = vars(self).get("_shown")
         taken = hasattr(type(self), name) and name not in PLAIN
-        if shown is not None and taken and name in self.hidden():
+        if shown is not None and taken and name in self._hidden():
             raise AttributeError(
                 f"{name} of the network is its own, so it does not set that of"
                 f" {type(shown).__name__}; rename it in the model"

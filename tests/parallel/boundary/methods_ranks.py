@@ -278,9 +278,12 @@ class Named(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.own, self.entry, self.ranks = nn.Conv2d(3, 4, 3), 2, 3
+        self.received = nn.Parameter(torch.full((4, 1, 1), 3.0))
+        self.register_buffer("gather", torch.full((4, 1, 1), 5.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.own(x) * self.entry  # type: ignore[no-any-return]
+        made: torch.Tensor = self.own(x) * self.received * self.get_buffer("gather")
+        return made * self.entry * self.ranks
 
     def metrics(self) -> int:
         return 5
@@ -289,13 +292,21 @@ class Named(nn.Module):
 def hidden_names() -> list[Any]:
     """What is said of them; whether the others are those of the model, and can be set."""
     with redirect_stderr(StringIO()) as lines:
-        net: Any = synth.parallelize(Named(), SHAPE, check=False)
+        model = Named()
+        net: Any = synth.parallelize(copy.deepcopy(model), SHAPE, check=False)
     said = [each for each in lines.getvalue().splitlines() if "cannot be reached" in each]
     try:
         net.ranks = 4
     except AttributeError as error:
         said.append(str(error))
+    x = torch.ones(SHAPE)
+    model(x).square().mean().backward()
+    net(x).square().mean().backward()
+    step = [each.grad.full_tensor() for each in net.parameters()]
+    pairs = zip(model.parameters(), step, strict=True)
+    right = all(torch.allclose(own.grad, each) for own, each in pairs if own.grad is not None)
     before = net(torch.ones(SHAPE)).full_tensor()
     net.entry = 6
     after = net(torch.ones(SHAPE)).full_tensor()
-    return [*said, net.own.kernel_size, float((after - 3 * before).abs().max()) < 1e-5]
+    near = torch.allclose(before, model(x)) and torch.allclose(after, 3 * before)
+    return [*said, net.own.kernel_size, near, right]

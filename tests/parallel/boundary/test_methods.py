@@ -107,12 +107,13 @@ def test_names_that_a_network_has_itself(ranks: RankPool) -> None:
     """It gave what it has, and took what was set, without a word."""
     for rank, found in enumerate(ranks.call("hidden_names")):
         said = (
-            "synth: metrics, ranks of Named cannot be reached on the network, which has other attributes of"
-            " that name; rename them in the model"
+            "synth: gather, metrics, ranks, received of Named cannot be reached on the network, which has"
+            " other attributes of that name; rename them in the model"
         )
         assert found == [
             *[said] * (rank == 0),
             "ranks of the network is its own, so it does not set that of Named; rename it in the model",
             (3, 3),
+            True,
             True,
         ]
