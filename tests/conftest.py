@@ -60,8 +60,8 @@ def left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Four for two cores with `-n auto`: half of the time tests wait, for ranks or for a deadline."""
-    return 2 * (os.cpu_count() or 1)
+    """Three for two cores with `-n auto`: nearly half of the time tests wait, for ranks or for a deadline."""
+    return math.ceil(1.5 * (os.cpu_count() or 1))
 
 
 class FailuresAtOnce:
