@@ -102,9 +102,7 @@ class Shown(nn.Module):
         return sorted(each for each in names if self._hides(each))
 
     def _hides(self, name: str) -> bool:
-        if name in PLAIN:
-            return False
-        return hasattr(type(self), name) or name in type(self)._own
+        return name not in PLAIN and self._has_own(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         shown = vars(self).get("_shown")
