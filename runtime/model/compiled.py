@@ -92,7 +92,7 @@ def entry_of(network: Any) -> Entry:
     def shapes(
         given: Sequence[tuple[int, ...]], low: torch.dtype | None
     ) -> list[tuple[tuple[int, ...], Any]]:
-        program = mine()._programs.calls[0].known(given)
+        program = mine()._programs.under(low).known(given)
         expected = program.first_pass.expected
         dtypes = program.lowered.get(low) if low else None
         if low and dtypes is None:

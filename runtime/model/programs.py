@@ -100,6 +100,15 @@ class Programs:
         made = self._new_call(method, inputs, network, asked)
         return made, made.first.arguments.read(args, kwargs)
 
+    def under(self, low: torch.dtype | None) -> CallGraphs:
+        """The graphs of `forward` for autocast to a dtype, as it was planned for."""
+        first = self.calls[0]
+        if not first.first.attributes.dtypes:
+            return first
+        rest = (each for each in self.calls if each.method == first.method)
+        same = (e for e in rest if e.first.arguments.inputs.autocast == low)
+        return next(same, first)
+
     def forward(self, network: nn.Module) -> CallGraphs:
         """The graphs of `forward`, as it was planned for, in the modes of now."""
         inputs = self.first.arguments.inputs

@@ -253,11 +253,18 @@ class StepGraph(Wiring):
         return all("In" in each.program.gradients for each in layers)
 
     def takes_dtypes(self, given: Sequence[torch.Tensor]) -> bool:
-        """Whether inputs have the dtypes that they had when forward read them."""
-        if not self.attributes.dtypes or autocast_dtype(given[0].device) is not None:
-            return True
-        pairs = zip(self.arguments.specs, given, strict=True)
-        return all((spec.dtype or self.dtype) == each.dtype for spec, each in pairs)
+        """Whether dtypes, and autocast, are those when forward read them."""
+        pairs = [
+            (spec.dtype or self.dtype, each.dtype)
+            for spec, each in zip(self.arguments.specs, given, strict=True)
+        ]
+        if not self.attributes.dtypes:
+            return not self.attributes.kinds or all(
+                _kind(a) == _kind(b) for a, b in pairs
+            )
+        if autocast_dtype(given[0].device) != self.arguments.inputs.autocast:
+            return False
+        return all(planned == now for planned, now in pairs)
 
     @property
     def owners(self) -> dict[str, str]:
@@ -615,3 +622,8 @@ def _nowhere(index: int) -> str:
 def _version(values: torch.Tensor) -> int:
     """How often a tensor was changed; that of one of inference mode is not counted."""
     return 0 if values.is_inference() else int(values._version)
+
+
+def _kind(dtype: torch.dtype) -> tuple[bool, bool]:
+    """Whether a dtype is one of floating-point numbers, and of complex ones."""
+    return dtype.is_floating_point, dtype.is_complex

@@ -49,7 +49,8 @@ class Attributes:
     before: what modules said before the last run. outside: where the model may read
     what is not in modules; what it wrote there has no module. switches: of torch, which
     code of the model read. changed: inputs that it changes in place. dtypes: whether
-    the model reads those of tensors, which its graph has as constants.
+    the model reads those of tensors, which its graph has as constants. kinds: whether
+    it asks which tensors are of floating-point or complex numbers.
     """
 
     def __init__(self, outside: Places = NOWHERE) -> None:
@@ -67,7 +68,7 @@ class Attributes:
         self.before: Facts = {}
         self.switches: Switches = {}
         self.changed: set[str] = set()
-        self.dtypes = False
+        self.dtypes = self.kinds = False
 
     def is_read(self, module: str, name: str) -> bool:
         """Whether a run read an attribute."""
@@ -90,6 +91,7 @@ class Attributes:
         taken["outside"] = _of_both(self.outside, other.outside)
         taken["switches"] = self.switches | other.switches
         self.dtypes |= other.dtypes
+        self.kinds |= other.kinds
         sizes = any(len(own[name]) != len(each) for name, each in taken.items())
         paths = any(taken[name] != own[name] for name in ("kept", "read_later"))
         own.update(taken)

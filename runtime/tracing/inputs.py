@@ -17,6 +17,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+from synth.runtime.kernels.autocast import autocast_dtype
+from synth.runtime.tracing.recorded import leaf_tensors
+
 MOST = 80  # characters of a value in a message
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype,
              torch.device, torch.Generator)  # fmt: skip
@@ -47,7 +50,11 @@ class Inputs:
     parameters. A tensor is an example: its shape and dtype count, not its values. What
     is none of both, such as a number, a word or None, is part of the plan. Shapes and
     tensors may be in tuples, lists and dicts.
+
+    autocast: the dtype of `torch.autocast` around the call; None without it.
     """
+
+    autocast: torch.dtype | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = tuple(_specified(each) for each in args)
@@ -76,17 +83,17 @@ class Inputs:
 
     @classmethod
     def called(cls, args: Any, kwargs: Mapping[str, Any]) -> Inputs:
-        """Of a call: its tensors are examples, and tuples of integers are values.
-
-        Under autocast a tensor may be of its dtype or of that of the parameters.
-        """
+        """Of a call: its tensors are examples, and tuples of integers are values."""
         made = cls()
         made.given = args, dict(kwargs)
         made.args, made.kwargs = _pytree.tree_map(_of_tensor, made.given)
+        devices = {each.device for each in leaf_tensors(made.given)}
+        lows = (autocast_dtype(each) for each in devices)
+        made.autocast = next((low for low in lows if low is not None), None)
         return made
 
     def mapped(self, change: Callable[[Spec], Spec]) -> Inputs:
-        """The same arguments with other specs, and without examples."""
+        """The same arguments with other specs, without examples and autocast."""
         made = Inputs()
 
         def changed(leaf: Any) -> Any:
@@ -99,13 +106,16 @@ class Inputs:
 
     def without_examples(self) -> Inputs:
         """The same specs, which keep no tensor of the user alive."""
-        return self.mapped(lambda spec: spec)
+        made = self.mapped(lambda spec: spec)
+        made.autocast = self.autocast
+        return made
 
     def __str__(self) -> str:
+        under = f" under autocast to {self.autocast}" if self.autocast else ""
         if len(self.args) == 1 and not self.kwargs:
-            return ADDRESS.sub("", str(self.args[0]))
+            return ADDRESS.sub("", f"{self.args[0]}{under}")
         named = (f"{name}={each}" for name, each in self.kwargs.items())
-        return ADDRESS.sub("", f"({', '.join([*map(str, self.args), *named])})")
+        return ADDRESS.sub("", f"({', '.join([*map(str, self.args), *named])}){under}")
 
 
 class CallForm(NamedTuple):
@@ -207,7 +217,7 @@ class Arguments:
                     f"{path} is {shown(given)}, but the network is planned for a"
                     f" tensor of {spec}; give {_as_tensor(given, path)}"
                 )
-            if spec.dtype is not None and tensor.dtype != spec.dtype:
+            if spec.dtype not in (None, tensor.dtype) and not _casts(tensor, spec):
                 raise ValueError(
                     f"{path} is of {tensor.dtype}, but the network is planned for"
                     f" {spec.dtype}"
@@ -273,6 +283,8 @@ class Arguments:
 
     def _in_words(self) -> dict[str, str]:
         values = {path: shown(value) for path, value in self.values.items()}
+        if self.inputs.autocast is not None:
+            values["autocast"] = str(self.inputs.autocast)
         return {**values, **dict.fromkeys(self.names, "a tensor")}
 
     def _given(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -355,8 +367,15 @@ def _of_tensor(given: Any) -> Any:
     """The spec of a tensor; any other value itself."""
     if not isinstance(given, torch.Tensor):
         return _own(given)
-    casts = given.is_floating_point() and torch.is_autocast_enabled(given.device.type)
-    return Spec(tuple(given.shape), None if casts else given.dtype)
+    return Spec(tuple(given.shape), given.dtype)
+
+
+def _casts(given: torch.Tensor, spec: Spec) -> bool:
+    """Whether autocast takes a tensor as one of the dtype that is planned."""
+    both = given.is_floating_point() and bool(
+        spec.dtype and spec.dtype.is_floating_point
+    )
+    return both and autocast_dtype(given.device) is not None
 
 
 def _own(given: Any) -> Any:

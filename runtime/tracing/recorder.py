@@ -36,6 +36,7 @@ from synth.runtime.tracing.expressions import (
 from synth.runtime.tracing.generators import Generators
 from synth.runtime.tracing.host_calls import READS, has_values, on_host
 from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.lowered import Lowered
 from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
 from synth.runtime.tracing.outputs import Structure, beside
 from synth.runtime.tracing.recorded import (
@@ -48,7 +49,6 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.tracing.shape_only import made_of
 from synth.runtime.tracing.switches import is_getter_of, note_attribute
 from synth.runtime.tracing.unsupported import (
     in_user_code,
@@ -62,10 +62,8 @@ SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backwa
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
 # what Python reads of a tensor that follows from its dtype
-OF_DTYPE = (
-    *("dtype", "itemsize", "nbytes", "element_size", "is_signed"),
-    *("is_floating_point", "is_complex"),
-)
+OF_DTYPE = "dtype", "itemsize", "nbytes", "element_size", "is_signed"
+OF_KIND = "is_floating_point", "is_complex"
 MOST_TURNS = 10_000  # of a loop: each is recorded, in about a millisecond
 COMPILED = BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
 MOVES = "to", "cpu", "cuda", "type_as", "contiguous"  # that may give the same words
@@ -149,6 +147,7 @@ class Recorder(TorchFunctionMode):
         self.stands_for: dict[int, torch.Tensor] = {}  # without values, by its id
         self.reads = False  # whether Python has read the values of a constant
         self.dtypes = False  # whether the graph has those of tensors as constants
+        self.kinds = False  # whether it is that of numbers of some kind
         self.changed_inputs = set[str]()  # names of those that are changed in place
         self.changed_constants: list[tuple[torch.Tensor, Any]] = []
         self.changes, self.updates = Changes(self), Updates(self)
@@ -168,6 +167,8 @@ class Recorder(TorchFunctionMode):
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
+        low = arguments.inputs.autocast
+        self.lowered = Lowered(self.device, low, self.autocast)
         self.generators = Generators(model, arguments.values)
         self.modes = {name: each.training for name, each in model.named_modules()}
         self.rest = AtRest(model)
@@ -271,9 +272,10 @@ class Recorder(TorchFunctionMode):
         note_attribute(func, sys._getframe(1).f_code.co_filename)
         refuse_transforms(func)
         if self.depth:
-            return made_of(func, args, kwargs)
+            return self.lowered.made_of(func, args, kwargs)
         word = function_name(func)
         self.dtypes |= is_getter_of(func, *OF_DTYPE) or word in OF_DTYPE
+        self.kinds |= word in OF_KIND
         parts = composed(func)
         if parts is not None:
             with self:
@@ -287,7 +289,7 @@ class Recorder(TorchFunctionMode):
         self.calls = True
         try:
             with _undisturbed(func, called.used):
-                result = made_of(func, called.args, called.kwargs)
+                result = self.lowered.made_of(func, called.args, called.kwargs)
         finally:
             self.calls = False
         with torch._C.DisableTorchFunction():

@@ -213,6 +213,7 @@ def _graph_of(
         ) from error
     seen.called |= recorder.called
     seen.dtypes |= recorder.dtypes
+    seen.kinds |= recorder.kinds
     seen.changed |= recorder.changed_inputs
     require_no_tensors(seen, recorder.computed, recorder.reads_words)
     changed = around.note_changes(seen)

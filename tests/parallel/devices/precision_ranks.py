@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from precision_models import Regions, built
+from precision_models import Read, Regions, built
 from torch import fx, nn
 
 import synth
@@ -278,3 +278,32 @@ def reductions(grid: dict[str, int], low: str, memory: int | None = None) -> dic
         ]
         found.append((pair[0], pair[1]))
     return {name: found[i] for name, i in place.items()}
+
+
+def dtypes_read() -> list[tuple[str, str, float]]:
+    """Of each output of calls with and without autocast: both dtypes, and how far it is from one process."""
+    torch.manual_seed(0)
+    model, batch = Read(), torch.randn(4, 4, 8, 8)
+    net = synth.parallelize(copy.deepcopy(model), (4, 4, 8, 8), plan={"h": 2, "w": 2})
+    calls = [(None, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)]
+    calls += [(torch.float16, torch.float32), (None, torch.float32)]
+    found = []
+    for low, dtype in calls:
+        with autocast(low):
+            pairs = zip(model(batch.to(dtype)), net(batch.to(dtype)), strict=True)
+        for own, far in pairs:
+            whole = far.full_tensor()
+            off = float((whole.double() - own.double()).abs().max() / own.double().abs().max())
+            found.append((str(own.dtype), str(whole.dtype), off / ROUNDING[low or dtype]))
+    return found
+
+
+def dtypes_read_on_one_rank() -> str:
+    """What ranks say if one of them alone is under autocast; "" if they say nothing."""
+    net = synth.parallelize(Read(), (4, 4, 8, 8), check=False)
+    try:
+        with autocast(torch.bfloat16 if dist.get_rank() == 0 else None):
+            net(torch.ones(4, 4, 8, 8))
+    except RuntimeError as fault:
+        return str(fault)
+    return ""

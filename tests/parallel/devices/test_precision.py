@@ -159,3 +159,18 @@ def test_passes_that_stream_round_once_for_every_panel(ranks: RankPool) -> None:
     found = ranks.call("reductions", {"k": 4}, "bfloat16", 450_000)
     ours, alone = (sum(rank["Out"][i] ** 2 for rank in found) ** 0.5 for i in (0, 1))
     assert 1.35 * alone < ours < 1.7 * alone
+
+
+def test_dtypes_that_forward_reads_are_those_under_autocast(ranks: RankPool) -> None:
+    """A plan for other dtypes would take another branch, or hide rows by a number that is too small."""
+    for found in ranks.call("dtypes_read"):
+        assert len(found) == 30
+        for own, dtype, off in found:
+            assert own == dtype
+            assert off < 8, (own, off)
+
+
+def test_autocast_on_one_rank_is_refused_on_all(ranks: RankPool) -> None:
+    for said in ranks.call("dtypes_read_on_one_rank"):
+        assert "under autocast to torch.bfloat16" in said
+        assert "all ranks must call the same" in said

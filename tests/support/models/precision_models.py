@@ -117,3 +117,25 @@ def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
         return make(), shape
     model, shape = tiny()[name]
     return Logits(model), shape
+
+
+class Read(nn.Module):
+    """What a model computes from the dtypes of its values, in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        y = self.one(x)
+        rows = y.flatten(2).transpose(1, 2)
+        hidden = (rows @ rows.mT).masked_fill(x[:, :1].flatten(2) > 0, torch.finfo(rows.dtype).min)
+        halves = y.clamp(-0.1, 0.1) if y.dtype == torch.bfloat16 else y
+        held = y.clone()
+        held[:, 1:] = 0.5
+        moved = torch.zeros(y.shape, dtype=y.dtype, device=y.device)
+        moved[..., 1:] = y[..., :-1]
+        with torch.autocast(x.device.type, enabled=False):
+            plain = self.two(y.float())
+        more = [self.two(halves), torch.zeros_like(y) + held, moved, plain.to(y.dtype), y.to(x.dtype)]
+        return [hidden.softmax(-1) @ rows, *more]
