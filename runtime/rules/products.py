@@ -122,6 +122,8 @@ def _candidates(
     first = sources[0][0]
     frame = tuple((0, extent) for extent in out)
     for source, dims in sources:
+        if 0 in source.whole:  # the result has words all the same
+            continue
         whole = tuple((0, extent) for extent in source.whole)
         cut_dims = {
             dim

@@ -7,6 +7,7 @@ the call's result, and the part that each rank computes has its extents and its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from synth.runtime.comm.group_tree import combined
-from synth.runtime.grid.boxes import shape
+from synth.runtime.grid.boxes import shape, volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.layers.steps.step import Step
@@ -42,13 +43,20 @@ class Expected(NamedTuple):
     def of(cls, call: Call, step: Step) -> Expected:
         """Of the step of a call that gives a tensor.
 
-        Raises `ValueError` for a step that makes another shape than the call.
+        Raises `ValueError` for a step that makes another shape than the call, or of
+        which some words are on no rank.
         """
         what = f"{call.name}{call.node.meta.get('place', '')}"
         if step.layout.whole != call.out:
             raise ValueError(
                 f"{what} gives {call.out}, but its ranks would compute"
                 f" {step.layout.whole}; {REMEDY}"
+            )
+        words, held = math.prod(call.out), sum(map(volume, step.layout.boxes))
+        if held < words:  # ranks that hold all of it, or margins, compute some twice
+            raise ValueError(
+                f"{what} gives {words:,} words, but its ranks would compute {held:,};"
+                f" {REMEDY}"
             )
         meta = call.node.meta
         own = shape(step.layout.mine)

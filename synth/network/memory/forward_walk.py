@@ -245,13 +245,15 @@ class ForwardWalk:
             return sum((self.own[name] for name in node.inputs), self.nothing)
         if node.kind == "gathered":
             return self.nothing + -(-node.out_words // self.plan.request.procs)
+        now, before = 1, 1
         if node.kind == "cat":
             first = self.network.nodes.get(node.inputs[0])
-            channels = first.shape[1] if first else self.network.input[1]
-            return self.own[node.inputs[0]] * node.shape[1] / channels
-        if node.known.moves:
-            return self.own[node.inputs[0]] * node.out_words / node.in_words
-        return self.own[node.inputs[0]]
+            now, before = node.shape[1], first.shape[1] if first else self.network.input[1]
+        elif node.known.moves:
+            now, before = node.out_words, node.in_words
+        if before == 0:  # the operand has no words, so nobody knows where it lies
+            return self.nothing + -(-node.out_words // self.plan.request.procs)
+        return self.own[node.inputs[0]] * now / before
 
     def _compute_gathered(self, node: Node, own: Words) -> Sequence[Storage | Part]:
         """Every rank brings the whole inputs together, computes all, and keeps a part."""

@@ -71,7 +71,7 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
     found: dict[str, Between] = {}
     channels = sum(part.count for part in parts)
     for part in parts:
-        if part.node is None:
+        if part.node is None or not part.count:
             continue
         words = node.in_words if node.kind == "globalpool" else node.out_words
         share = part.count / channels * words / network.nodes[part.node].out_words

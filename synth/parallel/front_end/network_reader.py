@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.layer.layer import Layer
+from synth.layer.validate import LayerError
 from synth.network.graph import Network, Node, Parts, first_laid_out, parts_of, parts_of_input
 from synth.network.node_builder import shape_before_flatten
 from synth.network.reductions import layer_below
@@ -183,7 +185,9 @@ class NetworkReader:
         """A convolution or linear layer."""
         before, after = call.shapes[0], call.out
         name = self.names.of(call)
-        layer = layer_of(name, module, before)
+        layer = None
+        with suppress(LayerError):  # torch runs it, such as a window in the padding alone
+            layer = layer_of(name, module, before)
         if layer is None:
             return None
         bias = getattr(module, "bias", None) is not None

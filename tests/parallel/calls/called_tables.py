@@ -10,6 +10,7 @@ from function_calls import FUNCTIONS, IN_PLACE
 from module_calls import MODULES
 from reduced_calls import REDUCED
 from spectral import SPECTRAL
+from wordless_calls import WORDLESS
 from written_calls import WRITES
 
 TABLES: dict[str, dict[str, Callable[[], Called]]] = {
@@ -21,4 +22,5 @@ TABLES: dict[str, dict[str, Callable[[], Called]]] = {
     "constants": CONSTANTS,
     "several": SEVERAL,
     "reduced": REDUCED,
+    "wordless": WORDLESS,
 }

@@ -12,6 +12,9 @@ from called_tables import TABLES
 from rank_pool import RankPools
 from refused_calls import DIVIDED, WHOLE
 from torch import nn
+from wordless_calls import WORDLESS
+
+import synth
 
 CASES = [(table, name) for table, cases in TABLES.items() for name in cases]
 # ranks of a case in every run by turns; the other number with --slow
@@ -77,3 +80,12 @@ def test_every_module_of_torch_is_called() -> None:
     }
     lazy = {name for name in known if name.startswith("Lazy")}
     assert sorted(known - kinds - OTHERS - lazy) == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", WORDLESS)
+def test_models_with_operands_without_words_are_planned_for_time(name: str) -> None:
+    model = WORDLESS[name]()
+    plan = synth.plan_model(model, model.shape, 2, objective="time", machine="lassen")
+    assert 0 < plan.cost < 1
+    assert min(plan.memory.values) > 0

@@ -126,3 +126,12 @@ def test_what_fails_behind_such_a_result_is_told_as_its_cause() -> None:
     found = pytest.raises(ValueError, match="but a rank computed")
     with found, first.looking([torch.ones(3, 4)], (True, True)) as look:
         fails(look, step)
+
+
+def test_words_that_no_rank_computes_are_counted() -> None:
+    call = addcmul()
+    step = step_of(call)
+    boxes = [box if rank else ((0, 0), (0, 0)) for rank, box in enumerate(step.layout.boxes)]
+    step.layout = step.layout.with_boxes((6, 4), boxes)
+    with pytest.raises(ValueError, match=r"gives 24 words, but its ranks would compute 12;"):
+        Expected.of(call, step)
