@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from synth.runtime.kernels.autocast import Region, entered
-from synth.runtime.tracing.open_regions import AutocastRegions
+from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.tracing.recorded import mapped, tensors_in
 from synth.runtime.tracing.shape_only import made_of
 
@@ -21,20 +20,16 @@ from synth.runtime.tracing.shape_only import made_of
 class Lowered:
     """Calls functions on "meta" as under autocast.
 
-    device: the kind on which the ranks run. around: the dtype of autocast around the
-    model; None without it. regions: those that the model has open.
+    device: the kind on which the ranks run.
     """
 
-    def __init__(
-        self, device: str, around: torch.dtype | None, regions: AutocastRegions
-    ) -> None:
-        self.device, self.regions = device, regions
-        self.around = () if around is None else (Region(device, around, True),)
-        self.mode = FakeTensorMode()
+    def __init__(self, device: str) -> None:
+        self.device, self.mode = device, FakeTensorMode()
 
     def made_of(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a function gives on "meta", in the dtype that it has on the ranks."""
-        if not self._casts or not _is_torch(func):
+        low = autocast_dtype(torch.device(self.device))
+        if low is None or not _is_torch(func):
             return made_of(func, args, kwargs)
         expected = self._dtypes(func, args, kwargs)
         try:
@@ -48,26 +43,10 @@ class Lowered:
         cast = self._each_tensor(lambda each: _cast(each, expected[0]), (args, kwargs))
         return made_of(func, *cast)
 
-    @property
-    def _casts(self) -> bool:
-        """Whether autocast is enabled for the device of the ranks."""
-        own = [
-            each
-            for each in (*self.around, *self.regions.current)
-            if each.device == self.device
-        ]
-        return bool(own) and own[-1].enabled
-
     def _dtypes(self, func: Any, args: Any, kwargs: Any) -> list[torch.dtype]:
         """Of the results on the ranks; none where they are not known."""
-        regions = (*self.around, *self.regions.current)
         try:
-            with (
-                torch.device(self.device),
-                entered(regions),
-                self.mode,
-                torch.no_grad(),
-            ):
+            with torch.device(self.device), self.mode, torch.no_grad():
                 fake = self._each_tensor(self._fake, (args, kwargs))
                 return [each.dtype for each in tensors_in(func(*fake[0], **fake[1]))]
         except Exception:  # on "meta" torch says what is wrong with the call

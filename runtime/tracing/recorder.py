@@ -167,8 +167,7 @@ class Recorder(TorchFunctionMode):
             word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
-        low = arguments.inputs.autocast
-        self.lowered = Lowered(self.device, low, self.autocast)
+        self.lowered = Lowered(self.device)
         self.generators = Generators(model, arguments.values)
         self.modes = {name: each.training for name, each in model.named_modules()}
         self.rest = AtRest(model)
@@ -178,7 +177,9 @@ class Recorder(TorchFunctionMode):
             hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             leave = partial(self._leave, name)
             hooks.append(module.register_forward_hook(leave, always_call=True))
+        low = arguments.inputs.autocast
         with (
+            torch.autocast(self.device, low, enabled=low is not None),
             torch.device("meta"),
             self,
             self.regions,

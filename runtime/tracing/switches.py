@@ -1,7 +1,7 @@
 """What a model reads of autograd and of torch's switches in Python.
 
-The graph is that of their state when the model was traced: outside of autocast, with
-gradients of all but its inputs.
+The graph is that of their state when the model was traced: under the autocast of the
+call, with gradients of all but its inputs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from synth.runtime.tracing.unsupported import in_user_code
 
 ATTRIBUTES = "requires_grad", "is_leaf", "grad_fn"  # of tensors
 OF_GRADIENTS = "is_grad_enabled", "requires_grad"
+# of autocast -> the device, where no argument says it
+OF_AUTOCAST = {
+    **dict.fromkeys(("is_autocast_enabled", "get_autocast_gpu_dtype"), "cuda"),
+    **dict.fromkeys(("is_autocast_cpu_enabled", "get_autocast_cpu_dtype"), "cpu"),
+    "get_autocast_dtype": "",
+}
 NAMES = (
-    *("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"),
-    *("is_autocast_cpu_enabled", "are_deterministic_algorithms_enabled"),
+    *("is_grad_enabled", "is_inference_mode_enabled", "is_anomaly_enabled"),
+    *("are_deterministic_algorithms_enabled", "get_float32_matmul_precision"),
+    *("get_default_dtype", "initial_seed", *OF_AUTOCAST),
 )
 # (name, arguments) -> the state when it was read, and the line
 Switches = dict[tuple[str, tuple[Any, ...]], tuple[Any, str]]
@@ -55,7 +62,15 @@ def read_by_users(found: Switches) -> Iterator[None]:
 
 
 def note_attribute(getter: Any, file: str) -> None:
-    """Note that an attribute of a tensor was read in a file, if it is of autograd."""
+    """Note that an attribute of a tensor was read in a file, if it is of autograd.
+
+    Raises `ValueError` for gradients, which a graph does not follow.
+    """
+    if is_getter_of(getter, "grad") and is_users(file):
+        raise ValueError(
+            f"forward reads the gradient of a tensor{in_user_code()}, which is another"
+            " one in each pass; read it outside, and give a number or tensor of it"
+        )
     found = NOTED.get()
     if is_getter_of(getter, *ATTRIBUTES) and found is not None and is_users(file):
         found.setdefault(("requires_grad", ()), (None, in_user_code()))
@@ -87,6 +102,21 @@ def require_same(
                 " was traced, and would make other calls; decide by self.training, an"
                 " attribute or an argument, which a network follows"
             )
+
+
+def take_autocast(switches: Switches, device: str) -> bool:
+    """Take out what is read of autocast on a device; whether there is any.
+
+    A call under another autocast is another call.
+    """
+    own = [
+        (name, args)
+        for name, args in switches
+        if name in OF_AUTOCAST and (*args, OF_AUTOCAST[name])[0] == device
+    ]
+    for each in own:
+        del switches[each]
+    return bool(own)
 
 
 def trained(model: nn.Module) -> frozenset[str]:

@@ -39,7 +39,7 @@ from synth.runtime.tracing.surroundings import (
     outside,
     require_no_iterators,
 )
-from synth.runtime.tracing.switches import OF_GRADIENTS, trained
+from synth.runtime.tracing.switches import OF_GRADIENTS, take_autocast, trained
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 # what torch says of a function that gives as many words as values ask for
@@ -101,6 +101,7 @@ def traced(
             if known is not None and difference(*runs):
                 state = trained(model) if known[0] is None else known[0]
                 seen.switches[name, ()] = state, known[1]
+    seen.dtypes |= take_autocast(seen.switches, device)
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
     give_left(output)

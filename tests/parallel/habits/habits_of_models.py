@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -386,6 +387,52 @@ def recording_otherwise(run: Run) -> None:
     model(run.x()).square().mean().backward()
     with torch.no_grad():
         run.note(model(run.x()))
+
+
+class Switched(nn.Module):
+    """Computes by a switch of torch."""
+
+    def __init__(self, read: Callable[[nn.Conv2d], Any]) -> None:
+        super().__init__()
+        self.conv, self.read = conv(3, 3), [read]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        return -x if self.read[0](self.conv) else 2 * x
+
+
+@habit("other calls under autocast")
+def autocast_otherwise(run: Run) -> None:
+    model = run.made(lambda: Switched(lambda _: torch.is_autocast_enabled("cpu")))
+    for low in (False, True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            run.note(model(run.x()).float())
+
+
+@habit("a dtype of autocast")
+def autocast_dtypes(run: Run) -> None:
+    model = run.made(lambda: Switched(lambda _: torch.get_autocast_dtype("cpu") == torch.float16))
+    for low in (torch.bfloat16, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", low):
+            run.note(model(run.x()).float())
+
+
+@habit("other calls by the default dtype", "forward reads torch.get_default_dtype() (habits_of_models")
+def default_dtype_otherwise(run: Run) -> None:
+    before = torch.get_default_dtype()
+    model = run.made(lambda: Switched(lambda _: torch.get_default_dtype() == torch.float16))
+    torch.set_default_dtype(torch.float16)
+    try:
+        run.note(model(run.x()))
+    finally:
+        torch.set_default_dtype(before)
+
+
+@habit(
+    "other calls where a parameter has a gradient", "forward reads the gradient of a tensor (habits_of_models"
+)
+def gradients_otherwise(run: Run) -> None:
+    run.made(lambda: Switched(lambda part: part.weight.grad is not None))
 
 
 @habit("other calls where parameters are frozen", "forward reads requires_grad of tensors (habits_of_models")
