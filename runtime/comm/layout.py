@@ -32,6 +32,11 @@ class Layout:
         """Words of the largest box."""
         return max(map(volume, self.boxes))
 
+    @property
+    def held_words(self) -> int:
+        """Words of all boxes: fewer than those of the tensor if some are lost."""
+        return sum(map(volume, self.boxes))
+
     def box(self, at: At) -> Box:
         """The box of the member `at["rank"]`, as `fetch_rows` asks for it."""
         return self.boxes[at["rank"]]

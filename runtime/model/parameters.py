@@ -40,7 +40,7 @@ def homes(
     """Key of the state -> where it is held: as the first planned layer wants it.
 
     What expressions alone use is cut evenly if it is large; every rank has it whole
-    otherwise.
+    otherwise. What no rank needs, for a result without words, is cut evenly, too.
     """
     uses: dict[str, list[tuple[Step, Held]]] = {}
     for call, pairs in held.items():
@@ -54,7 +54,9 @@ def homes(
         others = [use for step, use in each if not isinstance(step, ExpressionStep)]
         home = (planned + others + [use for _, use in each])[0]
         large = isinstance(values, nn.Parameter) and values.numel() >= LARGE
-        if not planned and not others and large:
+        place = home.partition
+        lost = place is not None and place.layout.held_words < values.numel()
+        if lost or (not planned and not others and large):
             place = Partition(even(values.shape, ranks))
             home = Held(home.module, home.name, place)
         if not is_trainable(values):  # whole on every rank

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from synth.runtime.comm.group_tree import combined
-from synth.runtime.grid.boxes import shape, volume
+from synth.runtime.grid.boxes import shape
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.autocast import autocast_dtype
 from synth.runtime.layers.steps.step import Step
@@ -52,7 +52,7 @@ class Expected(NamedTuple):
                 f"{what} gives {call.out}, but its ranks would compute"
                 f" {step.layout.whole}; {REMEDY}"
             )
-        words, held = math.prod(call.out), sum(map(volume, step.layout.boxes))
+        words, held = math.prod(call.out), step.layout.held_words
         if held < words:  # ranks that hold all of it, or margins, compute some twice
             raise ValueError(
                 f"{what} gives {words:,} words, but its ranks would compute {held:,};"

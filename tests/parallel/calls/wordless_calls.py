@@ -28,6 +28,10 @@ WORDLESS: dict[str, Callable[[], Called]] = {
     "sums of no words": lambda: Called(lambda m, h, g: h[:, :0].sum(1) + h[:, :0].prod(1) + g.mean(1)),
     "behind no running sums": lambda: Called(lambda m, h, g: torch.cat([h[:, :0].cumsum(1), g], 1)),
     "padding around nothing": lambda: Called(lambda m, h, g: functional.pad(h[..., :0], (2, 6)) + g),
+    "a parameter that no result needs": lambda: Called(
+        lambda m, h, g: h + torch.einsum("bcn,cd->bdn", g[..., :0], m.w).sum(),
+        w=nn.Parameter(torch.linspace(-1, 1, 64).reshape(8, 8)),
+    ),
     "windows in the padding": lambda: Called(
         lambda m, h, g: m.conv1(h[..., :2])[..., None] * m.conv2(g.unflatten(2, (2, 4))[..., :2]) + h.mean(),
         conv1=nn.Conv1d(8, 4, 1, padding=2, stride=4),
