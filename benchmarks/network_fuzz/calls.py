@@ -657,6 +657,9 @@ def checkpointed(d: Names, name: str, v: torch.Tensor) -> str | None:
         n, c = v.dim() - 2, v.shape[1]
         second = one_of(d, f"nn.BatchNorm{n}d({c})", "nn.Tanh()", f"nn.GroupNorm(1, {c})")
         block = d.module(f"nn.Sequential(nn.Conv{n}d({c}, {c}, 3, padding=1), {second})")
+        if d.rng.random() < 0.3:
+            inner = f"checkpoint({block}, t.tanh(), use_reentrant=False)"
+            return f"checkpoint(lambda t: {inner} * t, {name}, use_reentrant=False)"
         return f"checkpoint({block}, {name}, use_reentrant=False)"
     return f"checkpoint(lambda t: t.tanh() * t, {name}, use_reentrant=False)"
 
@@ -692,3 +695,50 @@ def grid_sampled(d: Names, name: str, v: torch.Tensor) -> str | None:
     grid = f"F.affine_grid({theta}.expand({name}.shape[0], -1, -1), {shape}, {more})"
     mode, padding = one_of(d, "bilinear", "bilinear", "bicubic"), one_of(d, "zeros", "border")
     return f"F.grid_sample({name}, {grid}, mode={mode!r}, padding_mode={padding!r}, {more})"
+
+
+@call(1)
+def by_dtype(d: Names, name: str, v: torch.Tensor) -> str | None:
+    """What follows from the dtype of a value, which autocast may change."""
+    if not floats(v) or not v.dim():
+        return None
+    if 3 <= v.dim() <= 5 and d.rng.random() < 0.4:
+        n, wide = v.dim() - 2, f"{name}_wide"
+        layer = d.module(f"nn.Conv{n}d({v.shape[1]}, {d.rng.randint(1, 4)}, 1)")
+        enabled = one_of(d, "enabled=False", "torch.bfloat16")
+        given = f"{name}.float()" if enabled == "enabled=False" else name
+        d.before(f"with torch.autocast('cpu', {enabled}): {wide} = {layer}({given}.to({layer}.weight.dtype))")
+        return one_of(d, wide, f"{wide}.to({name}.dtype)")
+    dim = dim_of(d, v)
+    return one_of(
+        d,
+        f"({name} * 0.5 if {name}.dtype == torch.bfloat16 else {name})",
+        f"({name} * 2 if torch.is_autocast_enabled('cpu') else {name})",
+        f"{name}.masked_fill({name} > 0.5, torch.finfo({name}.dtype).min).softmax({dim})",
+        f"{name}.float().square().to({name}.dtype)",
+        f"torch.where({name} > 0, {name}, torch.zeros((), dtype={name}.dtype))",
+        f"{name} + torch.finfo({name}.dtype).eps",
+    )
+
+
+@call(0.7)
+def wordless(d: Names, name: str, v: torch.Tensor) -> str | None:
+    """Parts without words."""
+    if not floats(v) or not v.dim():
+        return None
+    dim = dim_of(d, v)
+    n = v.shape[dim]
+    none, cut = f"{name}.narrow({dim}, 0, 0)", d.rng.randint(0, n)
+    last = f"{name}[..., :0]"
+    return one_of(
+        d,
+        f"torch.cat([{none}.tanh(), {name}], {dim})",
+        f"{name} + {none}.sum({dim}, keepdim=True)",
+        f"torch.cat([t * 1.5 for t in {name}.split([0, {cut}, 0, {n - cut}], {dim})], {dim})",
+        f"{name} + {d.parameter([1])} * {none}.prod()",
+        f"{name}.index_select({dim}, {d.buffer('torch.tensor([], dtype=torch.long)')}).sum() + {name}",
+        f"{last} @ {last}.mT" if v.dim() > 1 else f"{name} + {last}.sum()",
+        f"{name} + torch.einsum('...c,cd->...d', {none}, {d.parameter([v.shape[-1], 3])}).sum()"
+        if dim != v.dim() - 1
+        else f"F.linear({last}, {d.parameter([3, 1])}[:, :0])",
+    )

@@ -498,6 +498,7 @@ def _may_draw(call: Call) -> bool:
         own = str(getattr(function, "__module__", "")).startswith("synth.")
         known = own or hasattr(torch, call.word) or call.word in PYTHON
         known = known or hasattr(torch.Tensor, call.word)
+        known = known or getattr(function, "__name__", "") == "__get__"  # an attribute
         if hasattr(nn.functional, call.word):
             known = known or not any(each in call.word for each in FUNCTIONAL_DRAWS)
         return call.word in DRAWS or not known

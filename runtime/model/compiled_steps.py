@@ -13,6 +13,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from synth.runtime.comm.traced import Trace, enter, first_apart, register, traceable
 from synth.runtime.compiled.steps import Pass, compiled
@@ -219,7 +221,8 @@ class CompiledPass:
 
     def _dry(self, given: Sequence[torch.Tensor]) -> None:
         mode, device = FakeTensorMode(allow_non_fake_inputs=True), given[0].device
-        with traceable(), mode, saved_as_they_are():  # not as a checkpoint around does
+        # not saved as a checkpoint around does
+        with traceable(), mode, saved_as_they_are(), _Miscompiled():
             fakes = [_alike(mode, each) for each in (self._start(given), *given)]
             with uncached(device):
                 made = self.run(*fakes)
@@ -327,6 +330,19 @@ class CompiledSteps:
                 self.passes.pop(next(iter(self.passes)))
             self.passes[key] = found
         return found(given)
+
+
+class _Miscompiled(TorchFunctionMode):
+    """Refuses functions to which torch's compiler gives other values (torch 2.13)."""
+
+    margin = functional.multilabel_margin_loss, torch._C._nn.multilabel_margin_loss
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in self.margin:
+            raise ValueError("torch compiles labels behind -1 as if they counted")
+        return func(*args, **(kwargs or {}))
 
 
 def require_traceable(program: StepGraph, training: bool) -> None:

@@ -73,7 +73,9 @@ class Resize:
                 each = [1] * shard.dim()
                 each[dim] = -1
                 more = shard.index_select(dim, after)
-                result = torch.lerp(result, more, weight.reshape(each))
+                # traced as what is computed: its backward pass changes 1 - it in place
+                weight = shard.new_zeros(()) + weight.reshape(each)
+                result = torch.lerp(result, more, weight)
             shard = result
         return shard
 

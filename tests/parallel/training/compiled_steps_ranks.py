@@ -27,6 +27,20 @@ from synth.runtime.comm import traced
 from synth.runtime.grid.boxes import volume
 
 
+class Resized(nn.Module):
+    """Maps that are resized in each way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        modes = ("bicubic", "bilinear", "area", "nearest-exact")
+        for layer, mode in zip(self.layers, modes, strict=True):
+            x = layer(nn.functional.interpolate(x, scale_factor=1.5, mode=mode))
+        return x
+
+
 class Case(NamedTuple):
     """A small form of a network of the benchmarks. inference: whether only a forward pass runs."""
 
@@ -42,6 +56,7 @@ CASES = {
     "unet3d": Case(lambda: UNet3d(base=2, levels=2), (3, 1, 2, 6, 8)),
     "unet3d, one volume": Case(lambda: UNet3d(base=2, levels=2), (1, 1, 2, 12, 8)),
     "vae decoder": Case(lambda: decoder(2, (4, 8, 8), 1), (1, 4, 1, 6), True),
+    "resized": Case(Resized, (5, 3, 4, 6)),
     "wrn50_4": Case(lambda: ResNet((1, 1), 4, 4, 5), (5, 3, 7, 16)),
 }
 
@@ -176,10 +191,19 @@ class Quotients(nn.Module):
         return x + 7 // (x * 0 + 2).long()
 
 
+class Labels(nn.Module):
+    """A map, and a loss of labels."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        labels = torch.tensor([2, -1, 0, 0, 0, 0, 0, 0]).expand(4, -1)
+        return x + nn.functional.multilabel_margin_loss(x[:, 0, 0], labels)
+
+
 SHAPE = 4, 3, 6, 8
 REFUSED: dict[str, Callable[[], nn.Module]] = {
     "drawn whole": lambda: small(nn.RReLU()),
     "words that torch may refuse": lambda: small(Quotients()),
+    "compiled wrongly by torch": lambda: small(Labels()),
     "checkpoint": Again,
     "check_finite": small,
     "no_sync": small,
