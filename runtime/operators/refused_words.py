@@ -21,8 +21,8 @@ DIVISIONS = frozenset(
     ("__floordiv__", "div", "divide", "floor_divide", "fmod", "remainder")
 )
 TURNED = frozenset(("__rfloordiv__", "__rmod__"))
-# refused for NaN where they are of matrices, by singular values
-NORMS = frozenset(("linalg_norm", "norm", "normalize"))
+# refused for NaN where they are of matrices, by singular values -> their orders
+NORMS = {"linalg_norm": ("nuc", 2, -2), "norm": ("nuc",), "normalize": ("nuc",)}
 
 
 def may_refuse(call: Call) -> bool:
@@ -33,8 +33,9 @@ def may_refuse(call: Call) -> bool:
         return call.function.may_refuse
     word, node = call.word, call.node
     if word in NORMS:
-        dims = along_of(word, node)
-        return isinstance(dims, Sequence) and len(dims) > 1
+        dims, key = along_of(word, node), "ord" if word == "linalg_norm" else "p"
+        given: Any = [*node.args[1:2], node.kwargs.get(key)]
+        return isinstance(dims, Sequence) and len(dims) > 1 and given[0] in NORMS[word]
     if word in DIVISIONS | TURNED and not is_trainable(node.meta["value"]):
         return word in TURNED or _divisor_is_unknown(node)
     return False

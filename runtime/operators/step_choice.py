@@ -24,7 +24,7 @@ from synth.runtime.operators.loops import affine_step, mapped_step
 from synth.runtime.operators.products import Product
 from synth.runtime.operators.refused_words import may_refuse
 from synth.runtime.operators.table import RULES, Kind, Operator
-from synth.runtime.rules.access import Same, aligned
+from synth.runtime.rules.access import Same, Single, aligned
 from synth.runtime.rules.movement import best_joined, joined, like_part
 from synth.runtime.rules.pointwise import pointwise
 from synth.runtime.rules.products import Factor, best_layout, product, wanted
@@ -213,7 +213,9 @@ def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
 
 def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
     """What every rank needs of a parameter. That of a PReLU has a word per channel."""
-    slopes = call.word in ("", "prelu") and math.prod(shape) > 1
+    if math.prod(shape) == 1:  # also where the result has fewer dimensions
+        return needed(out, shape, (Single(),) * len(shape))
+    slopes = call.word in ("", "prelu")
     return needed(out, shape, (Same(1),) if slopes else aligned(shape, out.whole))
 
 

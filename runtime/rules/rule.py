@@ -121,17 +121,18 @@ class Rule(NamedTuple):
 class Together:
     """A call that torch may refuse by its words; what one rank refuses, all do.
 
-    name: of the call, for messages.
+    name: of the call, for messages. combined: see `Rule`.
     """
 
     name: str
     ranks: Ranks
     call: LocalCall
+    combined: Combined | None = None
 
     @classmethod
     def of(cls, name: str, rule: Rule) -> Rule:
         """The rule with such a call."""
-        made = cls(name, rule.out.ranks, rule.call)
+        made = cls(name, rule.out.ranks, rule.call, rule.combined)
         return rule._replace(call=made, combined=made)
 
     def __call__(self, *here: torch.Tensor) -> torch.Tensor:
@@ -139,8 +140,8 @@ class Together:
         return self.ranks.together(self.name, self.call, *here)
 
     def exchanges(self) -> list[Exchange]:
-        """No words: ranks tell each other how the call ended."""
-        return []
+        """Those of the call: how it ended is told without words."""
+        return self.combined.exchanges() if self.combined else []
 
 
 def pulled(

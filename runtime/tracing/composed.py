@@ -23,9 +23,11 @@ def _of_all(reduce: ReducedBy) -> ReducedBy:
             return NotImplemented
         every = tuple(range(given.dim()))
         named = dict(zip(("dim",), args, strict=False)) | kwargs
-        named = {n: v for n, v in named.items() if v is not None and v is not False}
+        named = {n: v for n, v in named.items() if v is not None}
         order, dims = named.pop("p", 2), named.pop("dim", every)
-        if len(args) > 1 or named or order not in ("fro", 2) or dims != every:
+        kept = named.pop("keepdim", False)
+        plain = order in ("fro", 2) and dims == every and not kept
+        if len(args) > 1 or named or not plain:
             return NotImplemented
         return reduce(given, every, keepdim=True).reshape(())
 

@@ -71,6 +71,7 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
     "prelu with a number": lambda: Called(
         lambda m, h, g: functional.prelu(h, m.w), w=nn.Parameter(torch.tensor(0.3))
     ),
+    "prelu of a number": lambda: Called(lambda m, h, g: h * functional.prelu(h.mean(), m.w), w=param(1)),
     "prelu with one word": lambda: Called(lambda m, h, g: functional.prelu(h, m.w), w=param(1)),
     "a device by its name": lambda: Called(lambda m, h, g: h.to("cpu") * g),
     "linear_cross_entropy in chunks": lambda: Called(
