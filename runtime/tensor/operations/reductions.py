@@ -66,12 +66,16 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return sum_dtype(dtype) if floats else torch.int64
 
 
+NONE = "aten::any", "aten::all"  # along no dimension reduce nothing
+
+
 def reduced_dims(func: Any, args: Any, kwargs: Any) -> tuple[int, ...] | None:
     """The dimensions that an operation reduces, counted from 0; None for all."""
     if not any(each.name == "dim" for each in func._schema.arguments):
         return None
     given = argument(func, args, kwargs, "dim")
-    if given is None or (isinstance(given, list | tuple) and not given):
+    every = func._schema.name not in NONE  # for an empty list
+    if given is None or (every and isinstance(given, list | tuple) and not given):
         return None
     dims = given if isinstance(given, list | tuple) else [given]
     return tuple(dim % max(1, args[0].dim()) for dim in dims)

@@ -120,6 +120,8 @@ ALONG: dict[str, Operation] = {
     "max of a vector": lambda o: o[0, 0, 0].max(0).values,
     "place of the largest": lambda o: o[0, 0, 0].max(0).indices,
     "any of a vector": lambda o: (o[0, 0, 0] > 0).any(0),
+    "any along no dimension": lambda o: (o > 0).any(()) * o,
+    "all along no dimension": lambda o: torch.all(o > 0, ()) * o,
     "max of cut rows": lambda o: o.max(2)[0],
     "sort": lambda o: o.sort(2, descending=True)[0],
     "topk": lambda o: o.flatten(1).topk(5)[0],
