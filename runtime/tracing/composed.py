@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn._reduction import legacy_get_string
 
 from synth.runtime.rules.pointwise import LOSSES
 from synth.runtime.tracing.attention import multi_head_attention
 
 ReducedBy = Callable[..., torch.Tensor]
+OLD = "size_average", "reduce"  # arguments of losses
 
 
 def _of_all(reduce: ReducedBy) -> ReducedBy:
@@ -35,10 +39,14 @@ def _of_all(reduce: ReducedBy) -> ReducedBy:
 
 
 def _taken_reduction(kwargs: dict[str, Any]) -> str:
-    """The reduction, which leaves `kwargs`; "" where it has one of its old names."""
-    old = [kwargs.pop(name, None) for name in ("size_average", "reduce")]
+    """The reduction, which leaves `kwargs`; "" for an old name and "batchmean"."""
+    size_average, reduce = (kwargs.pop(name, None) for name in OLD)
     reduction: str = kwargs.pop("reduction", "mean")
-    return reduction if old == [None, None] else ""
+    if size_average is None and reduce is None:
+        return reduction
+    if reduction == "batchmean":  # `kl_div` follows both
+        return ""
+    return str(legacy_get_string(size_average, reduce, emit_warning=False))
 
 
 def _word_by_word(loss: ReducedBy) -> ReducedBy:
@@ -46,12 +54,41 @@ def _word_by_word(loss: ReducedBy) -> ReducedBy:
 
     def parts(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         reduction = _taken_reduction(kwargs)
+        if loss is functional.l1_loss:
+            kwargs["weight"] = _lost_weight()
+        weight = kwargs.pop("weight", None) if loss in BY_WEIGHT else None
+        if weight is not None:
+            return _weighted(loss, input, target, weight, reduction)
         if args or reduction not in SUMS:
             return NotImplemented
         each = loss(input, target, reduction="none", **kwargs)
         return SUMS[reduction](each, input)
 
     return parts
+
+
+def _weighted(
+    loss: ReducedBy, input: Any, target: Any, weight: torch.Tensor, reduction: str
+) -> torch.Tensor:
+    """A loss of words with a weight each; its mean is that of the weights."""
+    if weight.shape != input.shape or reduction not in ("none", "mean", "sum"):
+        raise ValueError(
+            f"a loss in forward has weights of {tuple(weight.shape)} and an input of"
+            f" {tuple(input.shape)}; give weights of this shape, and the reduction as"
+            " 'none', 'mean' or 'sum'"
+        )
+    each = loss(input, target, reduction="none") * weight
+    if reduction == "none":
+        return each
+    return each.sum() / weight.sum() if reduction == "mean" else each.sum()
+
+
+def _lost_weight() -> torch.Tensor | None:
+    """The weight of the `l1_loss` that runs, which torch 2.13 does not hand on."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not functional.l1_loss.__code__:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("weight")
 
 
 def _of_classes(loss: ReducedBy) -> ReducedBy:
@@ -140,6 +177,8 @@ def _assertion(condition: torch.Tensor, *message: str) -> None:
     asserted(condition, *message)
 
 
+# their mean is that of the weights, too; others divide by the number of words
+BY_WEIGHT = functional.mse_loss, functional.l1_loss
 SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda each, _: each.mean(),
     "sum": lambda each, _: each.sum(),

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from synth.runtime.grid.user_lines import user_line
+from synth.runtime.kernels.autocast import Region, entered
 from synth.runtime.rules.rule import is_trainable
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.as_written import as_written
@@ -178,8 +179,9 @@ class Recorder(TorchFunctionMode):
             leave = partial(self._leave, name)
             hooks.append(module.register_forward_hook(leave, always_call=True))
         low = arguments.inputs.autocast
+        around = () if low is None else (Region(self.device, low, True),)
         with (
-            torch.autocast(self.device, low, enabled=low is not None),
+            entered(around),
             torch.device("meta"),
             self,
             self.regions,

@@ -77,8 +77,8 @@ def traced(
     """
     check_supported(model)
     given = Arguments(model, Inputs.of(inputs))
-    if device is None:
-        device = next((each.device.type for each in model.parameters()), "cpu")
+    kinds = [device, *(each.device.type for each in model.parameters()), "cpu"]
+    device = next(each for each in kinds if each not in (None, "meta"))
     seen = Attributes(outside(model))
     graph = joined_modes(
         model,

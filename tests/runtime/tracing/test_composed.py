@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional
 
+from synth.runtime.rules.pointwise import LOSSES
 from synth.runtime.tracing.composed import REDUCED
 from synth.runtime.tracing.trace import traced
 
@@ -65,6 +67,21 @@ def given() -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     return [*((args, {}) for args in BY_PLACE), *(((), each) for each in named + both)]
 
 
+def same(call: Any, x: torch.Tensor, at: Any) -> bool:
+    """Compare a call with the calls that are recorded of it; False for one that torch refuses."""
+    try:
+        right = call(x * 1.0)
+    except (TypeError, RuntimeError, IndexError, ValueError):
+        return False
+    if not isinstance(right, torch.Tensor):  # words and their places
+        return False
+    graph = traced(Calls(call), tuple(x.shape), torch.float32)
+    (found,) = fx.Interpreter(nn.Module(), graph=graph).run(x)
+    assert (found.shape, found.dtype) == (right.shape, right.dtype), at
+    torch.testing.assert_close(found, right, equal_nan=True, msg=lambda said: f"{at}: {said}")
+    return True
+
+
 @pytest.mark.parametrize("method", [False, True])
 @pytest.mark.parametrize("name", REDUCED)
 def test_reductions_of_all_words(name: str, method: bool) -> None:
@@ -76,15 +93,65 @@ def test_reductions_of_all_words(name: str, method: bool) -> None:
         def call(y: torch.Tensor, args: Any = args, kwargs: Any = kwargs) -> Any:
             return getattr(home, name)(y, *args, **kwargs)
 
-        try:
-            right = call(x)
-        except (TypeError, RuntimeError, IndexError, ValueError):
-            continue
-        if not isinstance(right, torch.Tensor):  # words and their places
-            continue
-        graph = traced(Calls(call), SHAPE, torch.float32)
-        (found,) = fx.Interpreter(nn.Module(), graph=graph).run(x)
-        assert (found.shape, found.dtype) == (right.shape, right.dtype), (args, kwargs)
-        torch.testing.assert_close(found, right, msg=lambda said, at=(args, kwargs): f"{at}: {said}")
-        compared += 1
+        compared += same(call, x, (args, kwargs))
     assert compared
+
+
+PLAIN: dict[str, list[Any]] = {
+    "reduction": ["none", "mean", "sum", "batchmean"],
+    "size_average": [False],
+    "reduce": [False],
+    "weight": [torch.rand(SHAPE), torch.rand(5)],
+    "pos_weight": [torch.rand(5)],
+    "delta": [0.3],
+    "beta": [0.0, 0.3],
+    "log_target": [True],
+}
+LABELS: dict[str, list[Any]] = {
+    "reduction": ["none", "mean", "sum"],
+    "weight": [torch.rand(4)],
+    "ignore_index": [2],
+    "label_smoothing": [0.2],
+    "size_average": [False],
+}
+
+
+def settings(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """None, one, two or three of them."""
+    found: list[dict[str, Any]] = [{}]
+    for number in (1, 2, 3):
+        for names in itertools.combinations(table, number):
+            values = itertools.product(*(table[name] for name in names))
+            found += [dict(zip(names, each, strict=True)) for each in values]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_losses_of_words(name: str) -> None:
+    x, compared, loss = torch.rand(SHAPE), 0, getattr(functional, name)
+    for target in (torch.rand(SHAPE), torch.rand(4, 1)):
+        for kwargs in settings(PLAIN):
+            old = kwargs.keys() & {"size_average", "reduce"}
+            if kwargs.get("reduction") == "batchmean" and old and "weight" in kwargs:
+                continue  # refused
+
+            def call(y: torch.Tensor, target: Any = target, kwargs: Any = kwargs) -> Any:
+                return loss(y, target, **kwargs)
+
+            compared += same(call, x, kwargs)
+    assert compared >= 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+def test_losses_of_classes(name: str) -> None:
+    x, compared, loss = torch.rand(SHAPE), 0, getattr(functional, name)
+    for target in (torch.randint(0, 4, (3, 5)), torch.rand(SHAPE).softmax(1)):
+        for kwargs in settings(LABELS):
+
+            def call(y: torch.Tensor, target: Any = target, kwargs: Any = kwargs) -> Any:
+                return loss(y, target, **kwargs)
+
+            compared += same(call, x, kwargs)
+    assert compared >= 5

@@ -88,3 +88,9 @@ def test_what_torch_refuses_under_autocast_is_refused() -> None:
             Mixed(4, 4)(torch.randn(2, 4))
     with pytest.raises(ValueError, match=r"no graph.*dtype"):
         traced(Mixed(4, 4), called, torch.float32, "cpu")
+
+
+def test_models_without_memory_are_traced_for_their_own_device() -> None:
+    model = Regions().to("meta")
+    graph = traced(model, SHAPES["regions"], torch.float32)
+    assert [node.name for node in graph.nodes if node.op == "call_module"] == ["one", "two", "three"]
