@@ -254,17 +254,15 @@ class StepGraph(Wiring):
 
     def takes_dtypes(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether dtypes, and autocast, are those when forward read them."""
-        pairs = [
-            (spec.dtype or self.dtype, each.dtype)
-            for spec, each in zip(self.arguments.specs, given, strict=True)
-        ]
-        if not self.attributes.dtypes:
-            return not self.attributes.kinds or all(
-                _kind(a) == _kind(b) for a, b in pairs
-            )
-        if autocast_dtype(given[0].device) != self.arguments.inputs.autocast:
-            return False
-        return all(planned == now for planned, now in pairs)
+        read, call = self.attributes, self.arguments
+        if not read.dtypes and not read.kinds:
+            return True
+        planned = [spec.dtype or self.dtype for spec in call.specs]
+        now = [each.dtype for each in given]
+        if not read.dtypes:
+            return [*map(_kind, planned)] == [*map(_kind, now)]
+        low = autocast_dtype(given[0].device)
+        return (low, now) == (call.inputs.autocast, planned)
 
     @property
     def owners(self) -> dict[str, str]:

@@ -243,15 +243,13 @@ class ForwardWalk:
         """Words of a value in the layout of its node."""
         if node.divided == "joined":
             return sum((self.own[name] for name in node.inputs), self.nothing)
-        if node.kind == "gathered":
-            return self.nothing + -(-node.out_words // self.plan.request.procs)
         now, before = 1, 1
         if node.kind == "cat":
             first = self.network.nodes.get(node.inputs[0])
             now, before = node.shape[1], first.shape[1] if first else self.network.input[1]
         elif node.known.moves:
             now, before = node.out_words, node.in_words
-        if before == 0:  # the operand has no words, so nobody knows where it lies
+        if node.kind == "gathered" or before == 0:  # cut evenly, also what comes of no words
             return self.nothing + -(-node.out_words // self.plan.request.procs)
         return self.own[node.inputs[0]] * now / before
 
