@@ -83,6 +83,14 @@ class Drawn:
         lines += [f"        {line}" for line in (*self.forward, *left, f"return {self.result}")]
         return "\n".join(lines) + "\n"
 
+    @property
+    def precision(self) -> str:
+        """The lowest precision in which something is computed; autocast leaves float64 as it is."""
+        dtype: str = self.options["dtype"]
+        lower = {"float64": (".float()", "float32"), "float32": ("cpu', torch.bfloat16", "autocast")}
+        text, low = lower.get(dtype, ("", dtype))
+        return low if text in self.source else dtype
+
     def model(self) -> nn.Module:
         """The network with weights of the seed, in float64."""
         place, space = f"<network {self.seed}>", dict(GLOBALS)

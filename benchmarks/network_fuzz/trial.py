@@ -63,7 +63,7 @@ def compared(case: Drawn, ours: Notes, right: Notes) -> dict[str, Any]:
     """The verdict of values by name."""
     if list(ours) != list(right):
         return {"verdict": WRONG, "why": f"names {sorted(ours.keys() ^ right.keys())[:4]}"}
-    allowed = ALLOWED[case.options["dtype"]]
+    allowed = ALLOWED[case.precision]
     wide = (
         case.options["dtype"] == "autocast"
     )  # what forward makes may be of a wider dtype, docs/precision.md
@@ -72,7 +72,7 @@ def compared(case: Drawn, ours: Notes, right: Notes) -> dict[str, Any]:
     if off:
         moved = [Run(case, noise=seed).run() for seed in (1, 2, 3)]
         noise = {n: max(difference(each[n], right[n], wide) for each in moved) for n in right}
-        if max(noise.values()) > STEADY[case.options["dtype"]]:
+        if max(noise.values()) > STEADY[case.precision]:
             return {"void": "rounding decides"}
         off = {name: each for name, each in off.items() if not each <= allowed + ROUNDING * noise[name]}
     if not off:
@@ -137,7 +137,7 @@ class Run:
         if not isinstance(values, torch.Tensor) or not values.is_floating_point():
             return values
         bits = torch.randint(-1, 2, values.shape, generator=generator).to(values.dtype)
-        return values * (1 + 2 * EPS[self.options["dtype"]] * bits)
+        return values * (1 + 2 * EPS[self.case.precision] * bits)
 
     def inputs(self, number: int, second: bool = False, gradients: bool = False) -> list[torch.Tensor]:
         made = self.case.batch(number, self.dtype, second)

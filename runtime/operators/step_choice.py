@@ -213,10 +213,10 @@ def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
 
 def _broadcast(call: Call, out: Layout, shape: Sequence[int]) -> Layout:
     """What every rank needs of a parameter. That of a PReLU has a word per channel."""
-    if math.prod(shape) == 1:  # also where the result has fewer dimensions
-        return needed(out, shape, (Single(),) * len(shape))
-    slopes = call.word in ("", "prelu")
-    return needed(out, shape, (Same(1),) if slopes else aligned(shape, out.whole))
+    if call.word not in ("", "prelu"):
+        return needed(out, shape, aligned(shape, out.whole))
+    alone = math.prod(shape) == 1  # a slope, also of a result of fewer dimensions
+    return needed(out, shape, (Single(),) * len(shape) if alone else (Same(1),))
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:

@@ -139,7 +139,7 @@ def _of_labels(
     if loss is functional.cross_entropy:
         more = {"label_smoothing": 0.0, **more}
     each = label_losses(input, labels, weight, ignore_index=ignore_index, **more)
-    zero = refused_labels(found, classes, ignore_index)  # one number casts no other
+    zero = refused_labels(found, classes, ignore_index).to(each.dtype)
     if reduction == "none":
         return each + zero
     if reduction == "sum":

@@ -48,6 +48,7 @@ class Witness(TorchFunctionMode):
         self.before: Any = None  # the state of the generator before it
         self.inside = ExitStack()  # what is open while it runs
         self.computed: dict[int, torch.Tensor] = {}  # from inputs, by id; kept alive
+        self.shown: str | None = None  # the node that was met last
         self.unmet: list[str] = []
 
     def run(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -88,11 +89,23 @@ class Witness(TorchFunctionMode):
             return func(*args, **kwargs)
         parts = composed(func)
         if parts is not None:
+            before, self.shown = self._state(), None
             with self:
                 made = parts(*args, **kwargs)
             if made is not NotImplemented:
-                return made
+                drew = not self._same(before)
+                return made if drew else self._in_one(func, args, kwargs)
         return self._looked(func, function_name(func), args, kwargs)
+
+    def _in_one(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a function whose parts were looked at: what the user called."""
+        with torch._C.DisableTorchFunction():
+            made = func(*args, **kwargs)
+            for each in tensors_in(made):
+                self.computed[id(each)] = each
+            if isinstance(made, torch.Tensor) and self.shown and self.look is not None:
+                self.look(self.shown, made)  # instead of that of the last part
+        return made
 
     def _autograd_function(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         """A `torch.autograd.Function` is one call."""
@@ -145,7 +158,7 @@ class Witness(TorchFunctionMode):
 
     def _show(self, place: Place, made: torch.Tensor) -> None:
         """Meet the node of a call, and look at what it gave."""
-        name = self.twins.take(place)
+        name = self.shown = self.twins.take(place)
         if name is not None and self.look is not None:
             self.look(name, made)
 

@@ -32,6 +32,9 @@ WORDLESS: dict[str, Callable[[], Called]] = {
         lambda m, h, g: h + torch.einsum("bcn,cd->bdn", g[..., :0], m.w).sum(),
         w=nn.Parameter(torch.linspace(-1, 1, 64).reshape(8, 8)),
     ),
+    "one parameter, of a result that one rank has": lambda: Called(
+        lambda m, h, g: h + m.w * g.prod() + g.mean((0, 2))[:1] * m.w, w=nn.Parameter(torch.full((1,), 0.5))
+    ),
     "windows in the padding": lambda: Called(
         lambda m, h, g: m.conv1(h[..., :2])[..., None] * m.conv2(g.unflatten(2, (2, 4))[..., :2]) + h.mean(),
         conv1=nn.Conv1d(8, 4, 1, padding=2, stride=4),

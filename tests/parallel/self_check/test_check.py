@@ -32,7 +32,7 @@ from synth.runtime.model.network import Network
 from synth.runtime.model.self_check.deadline import Deadline
 from synth.runtime.operators.call import Call
 from synth.runtime.rules.reductions import CutReduction
-from synth.runtime.tracing import trace
+from synth.runtime.tracing import composed, trace
 from synth.runtime.tracing.inputs import Inputs
 from synth.runtime.tracing.surroundings import outside
 
@@ -86,7 +86,8 @@ class Parts(nn.Module):
         made = made.mean(1)
         made = made.mean(2)
         made = self.rows(made)
-        return self.last(made)
+        made = self.last(made)
+        return made + made.var()
 
 
 def line_of(text: str) -> str:
@@ -148,6 +149,11 @@ def mode_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(network, "follow", lambda *_: None)
 
 
+def another_function_in_parts(patch: pytest.MonkeyPatch) -> None:
+    """A function that is traced as its parts gives something else than in one call."""
+    patch.setitem(composed.PARTS, torch.Tensor.var, composed.PARTS[torch.Tensor.std])
+
+
 MISTAKES: dict[str, tuple[Patch, str, str, str]] = {  # -> what is wrong, the call, its line, the mode
     "argument dropped": (argument_dropped, "add", "torch.add", "training"),
     "wrong eps": (wrong_eps, "rows", "self.rows(", "training"),
@@ -155,6 +161,7 @@ MISTAKES: dict[str, tuple[Patch, str, str, str]] = {  # -> what is wrong, the ca
     "gradient": (gradient_not_dropped, "drop", "self.drop(", "training"),
     "statistics": (statistics_changed_twice, "norm", "self.norm(", "training"),
     "mode": (mode_ignored, "norm", "self.norm(", "evaluation"),
+    "parts": (another_function_in_parts, "reshape", "made.var(", "training"),
 }
 
 

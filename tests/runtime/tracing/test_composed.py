@@ -51,6 +51,9 @@ BY_NAME: dict[str, list[Any]] = {
 }
 
 
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
 class Calls(nn.Module):
     def __init__(self, call: Any) -> None:
         super().__init__()
@@ -75,17 +78,23 @@ def same(call: Any, x: torch.Tensor, at: Any) -> bool:
         return False
     if not isinstance(right, torch.Tensor):  # words and their places
         return False
-    graph = traced(Calls(call), tuple(x.shape), torch.float32)
+    graph = traced(Calls(call), tuple(x.shape), x.dtype)
     (found,) = fx.Interpreter(nn.Module(), graph=graph).run(x)
     assert (found.shape, found.dtype) == (right.shape, right.dtype), at
-    torch.testing.assert_close(found, right, equal_nan=True, msg=lambda said: f"{at}: {said}")
+    near = {} if x.dtype == torch.float32 else {"rtol": 0.05, "atol": 0.02}  # what is rounded in between
+    torch.testing.assert_close(found, right, equal_nan=True, msg=lambda said: f"{at}: {said}", **near)
     return True
 
 
+def cast(kwargs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {name: v.to(dtype) if isinstance(v, torch.Tensor) else v for name, v in kwargs.items()}
+
+
+@DTYPES
 @pytest.mark.parametrize("method", [False, True])
 @pytest.mark.parametrize("name", REDUCED)
-def test_reductions_of_all_words(name: str, method: bool) -> None:
-    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
+def test_reductions_of_all_words(name: str, method: bool, dtype: torch.dtype) -> None:
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)).to(dtype)
     home: Any = torch.Tensor if method else torch
     compared = 0
     for args, kwargs in given():
@@ -116,22 +125,24 @@ LABELS: dict[str, list[Any]] = {
 }
 
 
-def settings(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """None, one, two or three of them."""
+def settings(table: dict[str, list[Any]], most: int) -> list[dict[str, Any]]:
+    """None, one, or several of them."""
     found: list[dict[str, Any]] = [{}]
-    for number in (1, 2, 3):
+    for number in range(1, most + 1):
         for names in itertools.combinations(table, number):
             values = itertools.product(*(table[name] for name in names))
             found += [dict(zip(names, each, strict=True)) for each in values]
     return found
 
 
+@DTYPES
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(LOSSES))
-def test_losses_of_words(name: str) -> None:
-    x, compared, loss = torch.rand(SHAPE), 0, getattr(functional, name)
-    for target in (torch.rand(SHAPE), torch.rand(4, 1)):
-        for kwargs in settings(PLAIN):
+def test_losses_of_words(name: str, dtype: torch.dtype) -> None:
+    x, compared, loss = torch.rand(SHAPE).to(dtype), 0, getattr(functional, name)
+    for target in (torch.rand(SHAPE).to(dtype), torch.rand(4, 1).to(dtype)):
+        for each in settings(PLAIN, 3 if dtype == torch.float32 else 2):
+            kwargs = cast(each, dtype)
             old = kwargs.keys() & {"size_average", "reduce"}
             if kwargs.get("reduction") == "batchmean" and old and "weight" in kwargs:
                 continue  # refused
@@ -143,12 +154,14 @@ def test_losses_of_words(name: str) -> None:
     assert compared >= 5
 
 
+@DTYPES
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
-def test_losses_of_classes(name: str) -> None:
-    x, compared, loss = torch.rand(SHAPE), 0, getattr(functional, name)
-    for target in (torch.randint(0, 4, (3, 5)), torch.rand(SHAPE).softmax(1)):
-        for kwargs in settings(LABELS):
+def test_losses_of_classes(name: str, dtype: torch.dtype) -> None:
+    x, compared, loss = torch.rand(SHAPE).to(dtype), 0, getattr(functional, name)
+    for target in (torch.randint(0, 4, (3, 5)), torch.rand(SHAPE).softmax(1).to(dtype)):
+        for each in settings(LABELS, 3 if dtype == torch.float32 else 2):
+            kwargs = cast(each, dtype)
 
             def call(y: torch.Tensor, target: Any = target, kwargs: Any = kwargs) -> Any:
                 return loss(y, target, **kwargs)
