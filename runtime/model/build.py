@@ -236,7 +236,7 @@ class Builder(Wiring):
             values,
             self.context.ranks,
             self.device,
-            call.word in DRAWS and not call.generators,
+            _draws(call) and not call.generators,
             call.out,
             changes,
         )
@@ -487,6 +487,17 @@ PYTHON = frozenset(vars(operator))  # operators of Python, of which none draws
 FUNCTIONAL_DRAWS = "fractional_max_pool", "multi_head_attention"
 
 
+def _draws(call: Call) -> bool:
+    """Whether a call of torch draws random numbers, in some mode."""
+    if call.word != "scaled_dot_product_attention":
+        return call.word in DRAWS
+    every = call.node.meta.get("arguments", {}).values()
+    return any(
+        args[4] if len(args) > 4 else named.get("dropout_p", 0)
+        for args, named in ((call.node.args, call.node.kwargs), *every)
+    )
+
+
 def _may_draw(call: Call) -> bool:
     """Whether a gathered call may draw random numbers."""
     if call.generators:  # of the user
@@ -495,13 +506,16 @@ def _may_draw(call: Call) -> bool:
         function: Any = call.function
         if isinstance(function, Update):
             return function_name(function.function) in DRAWS
+        if call.word in DRAWS:
+            return _draws(call)
         own = str(getattr(function, "__module__", "")).startswith("synth.")
         known = own or hasattr(torch, call.word) or call.word in PYTHON
-        known = known or hasattr(torch.Tensor, call.word)
+        methods = call.word, f"{call.word}_"
+        known = known or any(hasattr(torch.Tensor, each) for each in methods)
         known = known or getattr(function, "__name__", "") == "__get__"  # an attribute
         if hasattr(nn.functional, call.word):
             known = known or not any(each in call.word for each in FUNCTIONAL_DRAWS)
-        return call.word in DRAWS or not known
+        return not known
     drops: Any = nn.modules.dropout._DropoutNd, nn.RReLU
     return any(
         isinstance(each, drops) or getattr(each, "dropout", 0)

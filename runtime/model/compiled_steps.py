@@ -267,8 +267,14 @@ class CompiledPass:
             _count(self.backward_words)
 
         def call(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            with traceable():
-                return self._call(after, *tensors)[1:]
+            try:
+                with traceable():
+                    return self._call(after, *tensors)[1:]
+            except torch._dynamo.exc.BackendCompilerFailed as error:
+                said = first_line(error.inner_exception)
+                raise ValueError(
+                    f"torch cannot compile steps ({said}){REMEDY}"
+                ) from error
 
         if self.reach:
             made = connected(self.reach, given, call, back)

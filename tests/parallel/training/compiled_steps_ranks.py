@@ -41,6 +41,19 @@ class Resized(nn.Module):
         return x
 
 
+class DrawsNothing(nn.Module):
+    """Calls that draw no random numbers, though calls of their names or parts may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(4)))
+        self.heads = nn.Parameter(torch.rand(3, 4, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers(x) + functional.scaled_dot_product_attention(*self.heads.unbind())
+        return x - x.sin().zero_()
+
+
 class Case(NamedTuple):
     """A small form of a network of the benchmarks. inference: whether only a forward pass runs."""
 
@@ -57,6 +70,7 @@ CASES = {
     "unet3d, one volume": Case(lambda: UNet3d(base=2, levels=2), (1, 1, 2, 12, 8)),
     "vae decoder": Case(lambda: decoder(2, (4, 8, 8), 1), (1, 4, 1, 6), True),
     "resized": Case(Resized, (5, 3, 4, 6)),
+    "draws nothing": Case(DrawsNothing, (5, 3, 4, 6)),
     "wrn50_4": Case(lambda: ResNet((1, 1), 4, 4, 5), (5, 3, 7, 16)),
 }
 
@@ -204,6 +218,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "drawn whole": lambda: small(nn.RReLU()),
     "words that torch may refuse": lambda: small(Quotients()),
     "compiled wrongly by torch": lambda: small(Labels()),
+    "not compiled by torch": lambda: small(nn.CrossMapLRN2d(3)),
     "checkpoint": Again,
     "check_finite": small,
     "no_sync": small,

@@ -79,6 +79,7 @@ def test_steps_by_inductor(name: str, ranks: RankPool) -> None:
         ("drawn whole", "2 draws from torch's generator, whose order a compiler changes"),
         ("words that torch may refuse", r"torch may refuse the words of one rank in rfloordiv \(compiled"),
         ("compiled wrongly by torch", r"\(torch compiles labels behind -1 as if they counted\)"),
+        ("not compiled by torch", r"torch cannot compile steps \(.*storage"),
         ("checkpoint", "the model has regions of torch.utils.checkpoint"),
         ("check_finite", "check_finite=True looks at words between steps"),
         ("no_sync", r"gradients are added up in no_sync\(\)"),
