@@ -151,7 +151,7 @@ def reduction_of(call: Call) -> ReductionForm | None:
         return None
     args = [each for each in call.node.args if not isinstance(each, fx.Node)]
     setting = _setting(word, args, kwargs)
-    dims: Any = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
+    dims: Any = args[0] if args else kwargs.get("dim")
     given = dims if isinstance(dims, Sequence) else (dims,)
     wrong = len(args) > 2 or setting is None or not given
     if wrong or not all(type(dim) is int for dim in given):
@@ -331,12 +331,12 @@ def _along(
     kept = list(range(len(before)))
     if len(after) < len(before):
         kept = [dim for dim in kept if dim not in along]
+    if len(kept) != len(after):  # several dimensions, given one by one
+        return None
     others = [dim for dim in range(len(before)) if dim not in along]
     places = [kept.index(dim) if dim in kept else -1 for dim in others]
     same = [before[dim] for dim in others] == [after[place] for place in places]
-    if len(kept) != len(after) or not same:
-        return None
-    return whole_along(before, along, after, kept)
+    return whole_along(before, along, after, kept) if same else None
 
 
 # -- windows of rows -------------------------------------------------------------------

@@ -74,7 +74,9 @@ class Pool:
         self, shard: torch.Tensor, zeros: list[int], padding: list[int]
     ) -> torch.Tensor:
         pool = getattr(functional, f"max_pool{len(self.windows)}d")
-        full = functional.pad(shard, zeros, value=-math.inf) if any(zeros) else shard
+        floats, dtype = shard.is_floating_point(), shard.dtype
+        least = -math.inf if floats else torch.iinfo(dtype).min
+        full = functional.pad(shard, zeros, value=least) if any(zeros) else shard
         kernel, stride, dilation = zip(
             *((w.kernel, w.stride, w.dilation) for w in self.windows), strict=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ FOLLOWED = (
 )
 
 
+NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+OWN_AXIS = (torch.quantize_per_channel, torch.fake_quantize_per_channel_affine)
+# names of tensors, which are given in this order where they have no name
+IN_ORDER = (
+    *("input", "x", "a", "condition", "mat", "mat1", "batch1", "vec1", "tensor1"),
+    *("input1", "x1", "other", "mat2", "batch2", "vec", "vec2", "tensor2", "input2"),
+    *("x2", "tensor"),
+)
+
+
 def stored_tensors(model: nn.Module) -> Iterator[tuple[int, str]]:
     """The ids of parameters and buffers, and their names."""
     for values_of in (model.named_parameters, model.named_buffers):
@@ -33,6 +44,19 @@ def stored_tensors(model: nn.Module) -> Iterator[tuple[int, str]]:
 def function_name(func: Any) -> str:
     """The name of a function, without the _ of its in-place form."""
     return str(getattr(func, "__name__", "call")).strip("_")
+
+
+def as_torch_names(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Named arguments of a call under the names of torch, tensors in its order.
+
+    Its own functions take names of NumPy, too.
+    """
+    if not isinstance(func, BuiltinFunctionType | MethodDescriptorType):
+        return kwargs
+    renamed = {} if func in OWN_AXIS else NUMPY_NAMES
+    named = {renamed.get(name, name): each for name, each in kwargs.items()}
+    first = [name for name in IN_ORDER if name in named]
+    return {name: named[name] for name in dict.fromkeys((*first, *named))}
 
 
 def by_mode(module: nn.Module) -> bool:

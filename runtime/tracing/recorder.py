@@ -41,6 +41,7 @@ from synth.runtime.tracing.lowered import Lowered
 from synth.runtime.tracing.open_regions import AutocastRegions, CheckpointRegions
 from synth.runtime.tracing.outputs import Structure, beside
 from synth.runtime.tracing.recorded import (
+    as_torch_names,
     by_mode,
     function_name,
     mapped,
@@ -271,7 +272,7 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call a torch function and record it."""
-        kwargs = kwargs or {}
+        kwargs = as_torch_names(func, kwargs or {})
         note_attribute(func, sys._getframe(1).f_code.co_filename)
         refuse_transforms(func)
         if self.depth:

@@ -30,6 +30,14 @@ FUNCTIONS: dict[str, Callable[[], Called]] = {
         lambda m, h, g: m.p(h),
         p=Part(lambda p, h: functional.layer_norm(h, (8, 8), p.gamma), gamma=param(8, 8)),
     ),
+    "sorted and counted by names of NumPy": lambda: Called(
+        lambda m, h, g: (
+            torch.sort(h, axis=1)[0] * g.unbind(axis=1)[1][:, None] + h.count_nonzero(2, 1)[:, None, None]
+        )
+    ),
+    "maxima of integers": lambda: Called(
+        lambda m, h, g: g * functional.max_pool2d((h * 9).long(), 3, 1, 1), dims=2
+    ),
     "layer_norm with names exchanged": lambda: Called(
         lambda m, h, g: functional.layer_norm(h, (8, 8), m.bias, m.weight),
         weight=param(8, 8),

@@ -130,6 +130,31 @@ CASES: dict[str, Two] = {
     ),
 }
 
+# names of NumPy for dimensions, which torch takes, and operands by name in another order
+NAMED: dict[str, Two] = {
+    "sort": lambda x, y: torch.sort(x, axis=1, descending=True)[0],
+    "places of a sort": lambda x, y: x.argsort(axis=0) * y,
+    "top": lambda x, y: x.topk(3, axis=2)[0],
+    "mode": lambda x, y: x.mode(axis=1)[0],
+    "least but one": lambda x, y: x.kthvalue(2, axis=2, keepdims=True)[0],
+    "cat": lambda x, y: torch.cat([x, y], axis=1),
+    "unbind": lambda x, y: x[:, :4].unbind(axis=1)[1],
+    "chunk": lambda x, y: x[:, :4].chunk(2, axis=1)[1],
+    "select": lambda x, y: x[:, :4].select(axis=1, index=2),
+    "narrow": lambda x, y: x.narrow(axis=1, start=2, length=3),
+    "squeeze": lambda x, y: x[:1, :1].squeeze(axis=1),
+    "softmax": lambda x, y: x.softmax(axis=1),
+    "Fourier": lambda x, y: torch.fft.fft(x, axis=1).abs(),
+    "shift": lambda x, y: torch.roll(x=x, shifts=1, dims=1),
+    "product": lambda x, y: torch.prod(x, axis=2, keepdims=True),
+    "likeness": lambda x, y: functional.cosine_similarity(x2=y, x1=x, axis=2),
+    "matmul": lambda x, y: torch.matmul(other=y, input=x),
+    "matmul of names of NumPy": lambda x, y: torch.matmul(x2=y, x1=x),
+    "batches": lambda x, y: torch.bmm(mat2=y[0], input=x[0]),
+    "mm": lambda x, y: torch.mm(mat2=y[0, 0], input=x[0, 0]),
+    "distances": lambda x, y: torch.cdist(x2=y[:, :, :2], x1=x),
+}
+
 
 class Applied(nn.Module):
     """A function as a model."""
@@ -181,8 +206,18 @@ def rule_of(call: Any, operators: Operators, sources: Mapping[Any, Layout], me: 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.one_in(2)
 def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
-    model, draws = Applied(CASES[name]), random.Random(name)
-    graph = traced(model, [SHAPE, SHAPE], torch.float64)
+    compare_calls(CASES[name], name)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_arguments_by_name_are_those_by_place(name: str) -> None:
+    compare_calls(NAMED[name], name)
+
+
+def compare_calls(function: Two, name: str) -> None:
+    """Every call that a function makes, in some layouts."""
+    draws = random.Random(name)
+    graph = traced(Applied(function), [SHAPE, SHAPE], torch.float64)
     operators = Operators({}, {})
     calls = [operators.call(node) for node in graph.nodes if node.op.startswith("call")]
     assert calls
