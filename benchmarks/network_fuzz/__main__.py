@@ -25,7 +25,7 @@ from benchmarks.judges.cases import CRASH, EQUAL, REFUSED, VERDICTS, Outcome, co
 from benchmarks.judges.pool import Pool
 from benchmarks.network_fuzz.draw import Drawn, drawn
 from benchmarks.network_fuzz.shrink import USUAL, shrunk
-from benchmarks.network_fuzz.trial import judged
+from benchmarks.network_fuzz.trial import ALLOWED, judged
 
 
 def main() -> int:
@@ -48,8 +48,8 @@ def main() -> int:
             if time.monotonic() > end or sum(count.values()) >= args.count:
                 break
             case = drawn(seed)
-            if args.ranks:
-                case = replace(case, options={**case.options, "procs": args.ranks})
+            asked = {"procs": args.ranks, "dtype": args.dtype}
+            case = replace(case, options={**case.options, **{k: v for k, v in asked.items() if v}})
             found = outcome(case)
             verdict = "void" if found is None else found.verdict
             count[verdict] += 1
@@ -105,6 +105,7 @@ def _arguments() -> argparse.Namespace:
     add("--count", type=float, default=float("inf"), metavar="N", help="at most so many")
     add("--seconds", type=float, default=float("inf"), metavar="S", help="start none afterwards")
     add("--ranks", type=int, choices=(2, 3, 4), help="of all networks; else as drawn")
+    add("--dtype", choices=ALLOWED, help="of all networks; else as drawn")
     add("--limit", type=float, default=60.0, metavar="S", help="of the time of a network (60)")
     add("--shrink", action="store_true", help="look for smaller networks with the same fault")
     add("--results", metavar="FILE", help="outcomes, appended as they come")

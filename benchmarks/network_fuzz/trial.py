@@ -21,9 +21,16 @@ from benchmarks.judges.one_case import apart, ended, largest, whole
 from benchmarks.network_fuzz.draw import Drawn
 from synth.runtime.kernels.channel_sums import CHANNELS_LAST
 
-ALLOWED = {"float64": 1e-8, "float32": 3e-3, "autocast": 5e-2}  # relative to the largest word
-EPS = {"float64": 2.0**-53, "float32": 2.0**-24, "autocast": 2.0**-9}
-STEADY = {"float64": 1e-5, "float32": 1e-2, "autocast": 0.3}  # else rounding decides what is computed
+# relative to the largest word
+ALLOWED = {"float64": 1e-8, "float32": 3e-3, "autocast": 5e-2, "bfloat16": 5e-2, "float16": 1e-2}
+EPS = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    **dict.fromkeys(("autocast", "bfloat16"), 2.0**-9),
+}
+# else rounding decides what is computed
+STEADY = {"float64": 1e-5, "float32": 1e-2, "autocast": 0.3, "bfloat16": 0.3, "float16": 0.1}
 ROUNDING = 30.0  # times what the last bit of inputs changes in one process
 Notes = dict[str, torch.Tensor]
 
@@ -105,7 +112,7 @@ class Run:
         self.options = case.options
         self.notes: Notes = {}
         self.stage, self.words = "parallelize", (0, 0)
-        self.dtype = torch.float64 if self.options["dtype"] == "float64" else torch.float32
+        self.dtype = getattr(torch, self.options["dtype"].replace("autocast", "float32"))
         self.losses = 0
 
     def run(self) -> Notes:

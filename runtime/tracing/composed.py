@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -13,6 +14,7 @@ from torch.nn._reduction import legacy_get_string
 
 from synth.runtime.rules.pointwise import LOSSES
 from synth.runtime.tracing.attention import multi_head_attention
+from synth.runtime.tracing.unsupported import in_user_code
 
 ReducedBy = Callable[..., torch.Tensor]
 OLD = "size_average", "reduce"  # arguments of losses
@@ -177,6 +179,49 @@ def _assertion(condition: torch.Tensor, *message: str) -> None:
     asserted(condition, *message)
 
 
+def _in_memory(function: Any, form: Any) -> Callable[..., Any]:
+    """A function of words as they lie in memory: of a tensor with them in this order.
+
+    form: has its arguments behind the tensor. On ranks a tensor is contiguous, in the
+    order of its dimensions.
+    """
+    signature = inspect.signature(form)
+
+    def parts(given: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            strides, offset = given.stride(), given.storage_offset()
+            order = sorted(range(given.dim()), key=lambda d: -strides[d])
+            whole = given.permute(order).is_contiguous()
+            straight = given.is_contiguous()
+        begins = signature.bind(*args, **kwargs).arguments.get("storage_offset")
+        turns = whole and (straight or form is _as_strided)
+        if not turns or (offset and begins is not None):
+            raise ValueError(
+                f"forward calls {function.__name__} on a part of a tensor"
+                f"{in_user_code()}, and ranks do not have its memory; call"
+                " contiguous() before it, or index instead"
+            )
+        if straight:
+            return NotImplemented
+        return function(given.permute(order), *args, **kwargs)
+
+    return parts
+
+
+def _as_strided(size: Any, stride: Any, storage_offset: int | None = None) -> None:
+    """How `torch.as_strided` is called, behind the tensor."""
+
+
+def _as_strided_scatter(
+    src: Any, size: Any, stride: Any, storage_offset: int | None = None
+) -> None:
+    """How `torch.as_strided_scatter` is called, behind the tensor."""
+
+
+IN_MEMORY = {
+    **dict.fromkeys(("as_strided", "as_strided_copy"), _as_strided),
+    "as_strided_scatter": _as_strided_scatter,
+}
 # their mean is that of the weights, too; others divide by the number of words
 BY_WEIGHT = functional.mse_loss, functional.l1_loss
 SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -202,6 +247,12 @@ PARTS: dict[Any, Callable[..., Any]] = {
         for home in (torch, torch.Tensor)
     },
     torch._assert_async: _assertion,
+    **{
+        getattr(home, name): _in_memory(getattr(torch, name), form)
+        for name, form in IN_MEMORY.items()
+        for home in (torch, torch.Tensor)
+        if hasattr(home, name)
+    },
     torch.linalg.vector_norm: _of_all(REDUCED["norm"]),
     **{loss: _word_by_word(loss) for loss in (getattr(functional, n) for n in LOSSES)},
     functional.cross_entropy: _of_classes(functional.cross_entropy),

@@ -51,7 +51,12 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.tracing.switches import is_getter_of, note_attribute
+from synth.runtime.tracing.switches import (
+    is_getter_of,
+    note_attribute,
+    note_memory,
+    turned_memory,
+)
 from synth.runtime.tracing.unsupported import (
     in_user_code,
     record_autograd_functions,
@@ -113,7 +118,7 @@ class Recorder(TorchFunctionMode):
     model: on "meta". device: the kind that it is on when the ranks run it.
     called: the names of the layers of torch.nn that are recorded as one call.
     before: the recorder of the call of this model before this one. turned: whether what
-    else has gradients has none, and inputs have them.
+    else has gradients has none, and inputs have them, and words lie in another order.
     """
 
     def __init__(
@@ -273,11 +278,13 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a torch function and record it."""
         kwargs = as_torch_names(func, kwargs or {})
-        note_attribute(func, sys._getframe(1).f_code.co_filename)
+        word, file = function_name(func), sys._getframe(1).f_code.co_filename
+        note_attribute(func, file)
+        if note_memory(word, file) and self.turned:
+            return turned_memory(word, func(*args, **kwargs))
         refuse_transforms(func)
         if self.depth:
             return self.lowered.made_of(func, args, kwargs)
-        word = function_name(func)
         self.dtypes |= is_getter_of(func, *OF_DTYPE) or word in OF_DTYPE
         self.kinds |= word in OF_KIND
         parts = composed(func)

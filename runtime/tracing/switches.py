@@ -16,9 +16,11 @@ import torch
 from torch import nn
 
 from synth.runtime.grid.user_lines import is_users
+from synth.runtime.tracing.composed import IN_MEMORY
 from synth.runtime.tracing.unsupported import in_user_code
 
 ATTRIBUTES = "requires_grad", "is_leaf", "grad_fn"  # of tensors
+OF_LEAVES = "is_leaf", "grad_fn"
 OF_GRADIENTS = "is_grad_enabled", "requires_grad"
 # of autocast -> the device, where no argument says it
 OF_AUTOCAST = {
@@ -26,6 +28,9 @@ OF_AUTOCAST = {
     **dict.fromkeys(("is_autocast_cpu_enabled", "get_autocast_cpu_dtype"), "cpu"),
     "get_autocast_dtype": "",
 }
+OF_MEMORY = "is_contiguous", "stride", "storage_offset"
+OF_RUNS = *OF_GRADIENTS, "is_contiguous"  # which count where another state shows
+OF_ORDER = "is_contiguous", "as_strided"
 NAMES = (
     *("is_grad_enabled", "is_inference_mode_enabled", "is_anomaly_enabled"),
     *("are_deterministic_algorithms_enabled", "get_float32_matmul_precision"),
@@ -74,6 +79,27 @@ def note_attribute(getter: Any, file: str) -> None:
     found = NOTED.get()
     if is_getter_of(getter, *ATTRIBUTES) and found is not None and is_users(file):
         found.setdefault(("requires_grad", ()), (None, in_user_code()))
+        if is_getter_of(getter, *OF_LEAVES):
+            found.setdefault(("is_leaf", ()), (True, in_user_code()))
+
+
+def note_memory(word: str, file: str) -> bool:
+    """Note that a file asks how words of a tensor lie in memory; whether it does."""
+    found, asks = NOTED.get(), word in OF_MEMORY
+    if not (asks or word in IN_MEMORY) or found is None or not is_users(file):
+        return False
+    name = "is_contiguous" if asks else "as_strided"
+    found.setdefault((name, ()), (True, in_user_code()))
+    return asks
+
+
+def turned_memory(word: str, said: Any) -> Any:
+    """What a tensor with its words in another order says; no number stays."""
+    if word == "is_contiguous":
+        return not said
+    if isinstance(said, tuple):
+        return tuple(turned_memory(word, each) for each in said)
+    return 1 if said != 1 else 2
 
 
 def is_getter_of(func: Any, *names: str) -> bool:
@@ -89,19 +115,53 @@ def require_same(
     """Raise `ValueError` for a switch that is not as it was when it was traced."""
     for (name, args), (state, line) in switches.items():
         what = f"torch.{name}({', '.join(map(repr, args))})"
+        remedy = (
+            "decide by self.training, an attribute or an argument, which a network"
+            " follows"
+        )
         if name == "requires_grad":
             inputs = any(each.requires_grad for each in given)
             now: Any = torch.is_grad_enabled(), inputs, trained(network)
             before: Any = True, False, state
             what = "requires_grad of tensors"
+        elif name in OF_ORDER:
+            now, before = all(map(lies_in_order, given)), state
+            what, remedy = "how words lie in memory", "give contiguous() tensors"
+        elif name == "is_leaf":
+            now, before = all(each.is_leaf for each in given), state
+            what, remedy = "whether tensors are leaves", "give tensors of detach()"
         else:
             now, before = getattr(torch, name)(*args), state
         if now != before:
             raise ValueError(
                 f"forward reads {what}{line}, which is not what it was when the model"
-                " was traced, and would make other calls; decide by self.training, an"
-                " attribute or an argument, which a network follows"
+                f" was traced, and would make other calls; {remedy}"
             )
+
+
+def require_in_order(switches: Switches, model: nn.Module) -> None:
+    """Raise `ValueError` for weights of which a layer gives words in another order.
+
+    A trace does not have the order that a processor's kernel takes from its weights.
+    """
+    line = next(
+        (switches[name, ()][1] for name in OF_ORDER if (name, ()) in switches), None
+    )
+    wide = (
+        n for n, p in model.named_parameters() if p.dim() > 3 and not p.is_contiguous()
+    )
+    name = next(wide, None)
+    if line is not None and name is not None:
+        raise ValueError(
+            f"forward reads how words lie in memory{line}, and {name} is channels_last,"
+            " of which a network does not know what layers give; call"
+            " model.to(memory_format=torch.contiguous_format)"
+        )
+
+
+def lies_in_order(values: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous. Partitioned ones have no order as a whole."""
+    return type(values) is not torch.Tensor or values.is_contiguous()
 
 
 def take_autocast(switches: Switches, device: str) -> bool:

@@ -32,6 +32,7 @@ from synth.runtime.tracing.kept_state import (
 from synth.runtime.tracing.left_calls import give_left
 from synth.runtime.tracing.left_values import LeftParts
 from synth.runtime.tracing.modes import difference, joined_modes
+from synth.runtime.tracing.recorded import function_name
 from synth.runtime.tracing.recorder import Recorder
 from synth.runtime.tracing.surroundings import (
     Kept,
@@ -39,7 +40,12 @@ from synth.runtime.tracing.surroundings import (
     outside,
     require_no_iterators,
 )
-from synth.runtime.tracing.switches import OF_GRADIENTS, take_autocast, trained
+from synth.runtime.tracing.switches import (
+    OF_RUNS,
+    require_in_order,
+    take_autocast,
+    trained,
+)
 from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 # what torch says of a function that gives as many words as values ask for
@@ -91,16 +97,17 @@ def traced(
         ),
         seen,
     )
-    if any(name in OF_GRADIENTS for name, _ in seen.switches):
+    if any(name in OF_RUNS for name, _ in seen.switches):
         runs = [
             _without_grad(model, given, dtype, device, Attributes(seen.outside), turned)
             for turned in (False, True)
         ]
-        for name in OF_GRADIENTS:
+        for name in OF_RUNS:
             known = seen.switches.pop((name, ()), None)
             if known is not None and difference(*runs):
                 state = trained(model) if known[0] is None else known[0]
                 seen.switches[name, ()] = state, known[1]
+    require_in_order(seen.switches, model)
     seen.dtypes |= take_autocast(seen.switches, device)
     (output,) = graph.find_nodes(op="output")
     output.meta["attributes"] = seen
@@ -121,8 +128,11 @@ def _without_grad(
         graph = recorded(model, given, dtype, None, device, seen, turned)
     except ValueError:
         return fx.Graph()
-    for node in graph.nodes:
+    for node in [*graph.nodes]:
         node.meta.pop("grad", None)
+        if function_name(node.target) == "contiguous":  # which changes no word
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
     return graph
 
 

@@ -428,6 +428,62 @@ def default_dtype_otherwise(run: Run) -> None:
         torch.set_default_dtype(before)
 
 
+class Ordered(nn.Module):
+    """Computes by how words lie in memory."""
+
+    def __init__(self, read: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.read = conv(3, 3), [read]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.read[0](self.conv(x))
+
+
+LAST = torch.channels_last
+
+
+@habit("as_strided of words in another order")
+def strided(run: Run) -> None:
+    model = run.made(lambda: Ordered(lambda y: 2 * y.mT.as_strided((4, 2, 8, 4), (144, 48, 6, 1), 1)))
+    run.note(model(run.x()))
+
+
+@habit("as_strided of a batch in another order", "forward reads how words lie in memory (habits_of_models")
+def strided_otherwise(run: Run) -> None:
+    model = run.made(lambda: Ordered(lambda y: 2 * y.as_strided((4, 64), (144, 1))))
+    run.note(model(run.x()), model(run.x().to(memory_format=LAST)))
+
+
+@habit("contiguous() where words lie in another order")
+def ordered(run: Run) -> None:
+    model = run.made(lambda: Ordered(lambda y: 2 * (y if y.stride(-1) == 1 else y.contiguous())))
+    run.note(model(run.x()), model(run.x().to(memory_format=LAST)))
+
+
+@habit("other calls by the order of words", "forward reads how words lie in memory (habits_of_models")
+def ordered_otherwise(run: Run) -> None:
+    model = run.made(lambda: Ordered(lambda y: 2 * y if y.is_contiguous() else -y))
+    run.note(model(run.x()), model(run.x().to(memory_format=LAST)))
+
+
+@habit("as_strided of layers of another order", "conv.weight is channels_last, of which")
+def weights_otherwise(run: Run) -> None:
+    run.made(lambda: Ordered(lambda y: y.as_strided((4, 64), (144, 1))).to(memory_format=LAST))
+
+
+@habit("as_strided of a part", "forward calls as_strided on a part of a tensor (habits_of_models")
+def strided_part(run: Run) -> None:
+    run.made(lambda: Ordered(lambda y: y[:, 1:].as_strided((4, 64), (144, 1))))
+
+
+@habit(
+    "other calls for a batch that is computed", "forward reads whether tensors are leaves (habits_of_models"
+)
+def computed_otherwise(run: Run) -> None:
+    model = run.made(lambda: Ordered(lambda y: 2 * y if y.is_leaf else -y))
+    run.note(model(run.x().requires_grad_().mul(2.0).detach()), model(run.x().requires_grad_().mul(2.0)))
+
+
 @habit(
     "other calls where a parameter has a gradient", "forward reads the gradient of a tensor (habits_of_models"
 )
