@@ -92,11 +92,12 @@ def known_group(group: Any) -> Any:
 
 def pieces_of(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The bytes of a contiguous tensor, cut into pieces that fit a slot."""
-    plain = values.detach().resolve_conj().resolve_neg()
-    if not plain.numel():
+    plain, words = values.detach().resolve_conj().resolve_neg(), values.numel()
+    if not words:
         return ()
-    words = plain.as_strided((plain.numel(),), (1,))  # a dimension of one may have any
-    return torch.split(words.view(torch.uint8), SLOT)
+    flat = plain.as_strided((words,), (1,))  # a dimension of one may have any stride
+    whole = flat.view(torch.uint8)
+    return (whole,) if words * plain.itemsize <= SLOT else torch.split(whole, SLOT)
 
 
 class Arrivals:

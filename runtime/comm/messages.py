@@ -114,7 +114,7 @@ def all_to_all(
     if memory.whole:
         ranks, me = len(memory.channels) + 1, dist.get_rank(group)
         came, left = (
-            torch.split(flat, list(words or [len(flat) // ranks] * ranks))
+            torch.split(flat, list(words)) if words else flat.view(ranks, -1).unbind()
             for flat, words in ((arriving, words_in), (leaving, words_out))
         )
         if came[me].numel():
