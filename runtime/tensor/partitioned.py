@@ -206,6 +206,7 @@ class PartitionedTensor(torch.Tensor):
                 " to the module"
             )
         if not isinstance(given, PartitionedTensor):
+            place.ranks.note(f"data of {tuple(given.shape)}", given)
             own = place.cut(given).clone(memory_format=torch.contiguous_format)
             given = PartitionedTensor(own, place)
         elif given._partition != place:

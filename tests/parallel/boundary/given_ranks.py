@@ -159,6 +159,14 @@ CASES: dict[str, tuple[Callable[[Any, Any, float], Any], str]] = {
         lambda net, x, n: (net.load_full_state_dict({k: v + n for k, v in state(net).items()}), net(x)),
         "argument src of copy_",
     ),
+    "assigned data": (
+        lambda net, x, n: (setattr(net[0].weight, "data", drawn(1 + n, 5, 3, 3, 3)), net(x)),
+        "data of (5, 3, 3, 3)",
+    ),
+    "a vector of parameters": (
+        lambda net, x, n: (nn.utils.vector_to_parameters(drawn(1 + n, 416), net.parameters()), net(x)),
+        "data of (5, 3, 3, 3)",
+    ),
 }
 
 
