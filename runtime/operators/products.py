@@ -194,7 +194,24 @@ def _einsum(call: Call) -> Product | None:
         )
         for each, operand in zip(parts, nodes_of(call.node), strict=False)
     ]
-    return _divided(call, dims, range(len(out)))
+    return _divided(call, dims, range(len(out)), _einsum_work(call, parts, out))
+
+
+def _einsum_work(call: Call, parts: Sequence[str], out: str) -> int:
+    """Multiply-adds of operands that are contracted one after another.
+
+    What only one of two has is summed before.
+    """
+    extents: dict[str, int] = {}
+    for each, operand in zip(parts, nodes_of(call.node), strict=True):
+        for label, size in zip(each, node_shape(operand), strict=True):
+            extents[label] = max(size, extents.get(label, 1))  # 1 is broadcast
+    work, made = 0, set(parts[0])
+    for place, each in enumerate(parts[1:], 2):
+        left = (made | set(each)) & {*out, *"".join(parts[place:])}
+        work += math.prod(extents[label] for label in left | made & set(each))
+        made = left
+    return work
 
 
 def _linear(call: Call) -> Product | None:

@@ -132,7 +132,8 @@ def pool(module: Any, source: Layout, out: Layout) -> Rule:
     norm = float(getattr(module, "norm_type", 0))
     call = Pool(windows, out.mine[2:], name, padded, norm)
     rows = (Windows(dim, each) for dim, each in enumerate(windows, 2))
-    local = in_one_dtype("pooling", pool_operator(name, dims), where_words(call, out))
+    operator = pool_operator(name, dims, norm)
+    local = in_one_dtype("pooling", operator, where_words(call, out))
     return Rule(out, (pulled(source, (Same(0), Same(1), *rows), out),), local)
 
 
@@ -157,12 +158,15 @@ def scaled(source: Layout, out: Sequence[int]) -> Layout:
 
 
 @cache
-def pool_operator(name: str, dims: int) -> Operator:
-    """torch's own pooling, called with one word; the same object for the same name."""
+def pool_operator(name: str, dims: int, norm: float = 0.0) -> Operator:
+    """torch's own pooling, called with one word; the same object for the same name.
+
+    norm: the power of "lp_pool", which is a maximum where it is infinite.
+    """
     pool = getattr(functional, f"{name}{dims}d")
 
     def one(word: torch.Tensor) -> torch.Tensor:
-        numbers = (2, 1) if name == "lp_pool" else (1,)
+        numbers = (norm, 1) if name == "lp_pool" else (1,)
         result: torch.Tensor = pool(word.expand(1, 1, *[1] * dims), *numbers)
         return result
 

@@ -40,6 +40,20 @@ def _of_all(reduce: ReducedBy) -> ReducedBy:
     return parts
 
 
+def _of_no_dims(reduce: ReducedBy) -> ReducedBy:
+    """A reduction of all words where no dimension is named, as processors have it.
+
+    On "meta", torch 2.13 keeps the shape.
+    """
+
+    def parts(given: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dim not in ((), []):
+            return NotImplemented
+        return reduce(given, None, *args, **kwargs)
+
+    return parts
+
+
 def _taken_reduction(kwargs: dict[str, Any]) -> str:
     """The reduction, which leaves `kwargs`; "" for an old name and "batchmean"."""
     size_average, reduce = (kwargs.pop(name, None) for name in OLD)
@@ -252,6 +266,11 @@ PARTS: dict[Any, Callable[..., Any]] = {
         for name, form in IN_MEMORY.items()
         for home in (torch, torch.Tensor)
         if hasattr(home, name)
+    },
+    **{
+        getattr(home, reduce.__name__): _of_no_dims(reduce)
+        for reduce in (torch.nansum, torch.nanmean)
+        for home in (torch, torch.Tensor)
     },
     torch.linalg.vector_norm: _of_all(REDUCED["norm"]),
     **{loss: _word_by_word(loss) for loss in (getattr(functional, n) for n in LOSSES)},

@@ -85,6 +85,7 @@ FUNCTIONS: dict[str, Function] = {
     "parameter times x": lambda self, x: self.square @ x,
     "einsum": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x + 1),
     "einsum with one sample for all": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x[:1] + 1),
+    "einsum of vectors": lambda self, x: torch.einsum("a,b,c->abc", x[0, 0, 0], x[0, :, 1, 1], x[0, 0, :, 1]),
     "kernels of samples": modulates,
     "mixed kernels of samples": mixes_kernels,
     "kernel of the batch": lambda self, x: functional.conv2d(

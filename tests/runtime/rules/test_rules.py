@@ -6,31 +6,23 @@ to the owners, are those of one process.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from simulated_ranks import RANKS, Applied, Two, compare, random_layout, read, rule_of
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from synth.runtime.comm.layout import Layout
-from synth.runtime.grid.boxes import Box, cut, volume, within
-from synth.runtime.grid.ranks import AbsentRanks
-from synth.runtime.kernels.context import Context
-from synth.runtime.layers.steps.pulled import Pulled
-from synth.runtime.operators.batch_norms import BatchNorms
-from synth.runtime.operators.step_choice import choose_step
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.access import aligned, read_box
-from synth.runtime.rules.rule import Operand, Rule, is_trainable
+from synth.runtime.rules.rule import is_trainable
 from synth.runtime.rules.shuffles import shuffle
 from synth.runtime.tracing.trace import traced
 
-RANKS, LAYOUTS, SHAPE = 6, 6, (4, 8, 6, 6)
-Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LAYOUTS, SHAPE = 6, (4, 8, 6, 6)
 CASES: dict[str, Two] = {
     "relu": lambda x, y: functional.relu(x),
     "comparison": lambda x, y: torch.where(x > y, x, y * 2),
@@ -42,6 +34,7 @@ CASES: dict[str, Two] = {
     "norm of windows": lambda x, y: functional.lp_pool2d(x, 4, 3, 2),
     "norm of windows, sequences": lambda x, y: functional.lp_pool1d(x[..., 0], 2, 2),
     "norm of windows, volumes": lambda x, y: functional.lp_pool3d(x[:, None], 2.0, (3, 2, 2), 1),
+    "norm of windows, their maximum": lambda x, y: functional.lp_pool3d(x[:, None], math.inf, 2),
     "response norm": lambda x, y: functional.local_response_norm(x, 4, 0.5),
     "response norm over more channels than there are": lambda x, y: functional.local_response_norm(x, 19),
     "nearest": lambda x, y: functional.interpolate(x, scale_factor=2),
@@ -156,53 +149,6 @@ NAMED: dict[str, Two] = {
 }
 
 
-class Applied(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function: Two) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of two maps."""
-        return self.function(x, y)
-
-
-def random_layout(draws: random.Random, whole: tuple[int, ...]) -> Layout:
-    """A grid of all ranks or of some, the others without words."""
-    parts, left = list[int](), RANKS
-    for _ in whole:
-        parts.append(draws.choice([n for n in range(1, left + 1) if left % n == 0]))
-        left //= parts[-1]
-    boxes = list[Box]()
-    for rank in range(RANKS):
-        box, rest = list[tuple[int, int]](), rank
-        for extent, n in zip(whole, parts, strict=True):
-            box.append(cut((0, extent), n, rest % n))
-            rest //= n
-        boxes.append(((0, 0),) * len(whole) if rest else tuple(box))
-    return Layout(whole, tuple(boxes), AbsentRanks.numbered(RANKS))
-
-
-def read(operand: Operand, whole: torch.Tensor, me: int) -> torch.Tensor:
-    """What a rank reads of an operand."""
-    if isinstance(operand.reads, Layout):
-        return whole[within(operand.reads.boxes[me], tuple((0, n) for n in whole.shape))]
-    for dim, rows in enumerate(operand.reads.wanted[me]):
-        whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
-    return whole
-
-
-def rule_of(call: Any, operators: Operators, sources: Mapping[Any, Layout], me: int) -> Rule:
-    """The rule that a rank has for a call."""
-    ranks = AbsentRanks(tuple(range(RANKS)), me)
-    given = {node: Layout(each.whole, each.boxes, ranks) for node, each in sources.items()}
-    norms = BatchNorms(Context(), "global")
-    step = choose_step(call, operators.operator(call), given, lambda _: print, norms)
-    assert isinstance(step, Pulled)
-    return step.rule
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.one_in(2)
 def test_boxes_and_gradients_are_those_of_the_whole(name: str) -> None:
@@ -224,7 +170,20 @@ def compare_calls(function: Two, name: str) -> None:
     for call in calls:
         for _ in range(LAYOUTS):
             sources = {each: random_layout(draws, tuple(each.meta["value"].shape)) for each in call.inputs}
-            compare(call, operators, sources)
+            compare(call, operators, sources, random_operands(call))
+
+
+def random_operands(call: Any) -> list[torch.Tensor]:
+    """Numbers of the shapes of its operands."""
+    generator = torch.Generator().manual_seed(0)
+    values = [each.meta["value"] for each in call.inputs]
+    wholes = [
+        torch.randn(each.shape, generator=generator, dtype=torch.promote_types(each.dtype, torch.float64))
+        for each in values
+    ]
+    if not all(map(is_trainable, values)):
+        wholes[0] = wholes[0] > 0  # of `where`
+    return wholes
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -264,35 +223,3 @@ def test_a_rank_without_words_has_none_of_operands_that_are_broadcast() -> None:
     boxes = [read_box(aligned(each, out), idle) for each in shapes]
     read = torch.broadcast_shapes(*(tuple(high - low for low, high in box) for box in boxes))
     assert read == (0, 0, 0, 0)
-
-
-def compare(call: Any, operators: Operators, sources: Mapping[Any, Layout]) -> None:
-    """One call in one layout: every rank's box, and the gradients of all ranks added."""
-    generator = torch.Generator().manual_seed(0)
-    values = [each.meta["value"] for each in call.inputs]
-    wholes = [
-        torch.randn(each.whole, generator=generator, dtype=torch.promote_types(value.dtype, torch.float64))
-        for each, value in zip(sources.values(), values, strict=True)
-    ]
-    if not all(map(is_trainable, values)):
-        wholes[0] = wholes[0] > 0  # of `where`
-    for each in wholes:
-        each.requires_grad_(is_trainable(each))
-    result = call.filled(in_place=False)(*wholes)
-    weights = torch.randn(result.shape, generator=generator, dtype=torch.float64)
-    seen, total = torch.zeros(result.shape, dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-    for me in range(RANKS):
-        rule = rule_of(call, operators, sources, me)
-        made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
-        mine = within(rule.out.mine, tuple((0, n) for n in result.shape))
-        torch.testing.assert_close(made, result[mine])
-        first = rule.out.boxes.index(rule.out.mine) == me or not volume(rule.out.mine)
-        seen[mine] += first
-        total = total + (made * weights[mine]).sum().real * first
-    assert bool((seen == 1).all())
-    if not is_trainable(result):
-        return
-    trained = [each for each in wholes if each.requires_grad]
-    alone = torch.autograd.grad((result * weights).sum().real, trained, retain_graph=True)
-    for one, other in zip(torch.autograd.grad(total, trained, materialize_grads=True), alone, strict=True):
-        torch.testing.assert_close(one, other)
