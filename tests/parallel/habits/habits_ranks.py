@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import habits_of_classes  # noqa: F401
+import habits_of_copies  # noqa: F401
 import habits_of_layers  # noqa: F401
 import habits_of_losses  # noqa: F401
 import habits_of_models  # noqa: F401
@@ -58,6 +59,11 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "another momentum and eps for a call",
     ),
     *("what torch refuses of words of one rank is caught, and training goes on",),
+    *("averages by lists of tensors, and statistics of batches of them", "averages by _foreach functions"),
+    *(
+        "weights of a model in one process, and back",
+        "an optimizer for each parameter, in hooks of gradients",
+    ),
     *("layers of complex weights", "functions of torch.jit.script and torch.compile"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError
