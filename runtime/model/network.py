@@ -517,6 +517,9 @@ class Network(Shown):
         """Whether gradients are recorded, those that are; a number for their dtypes."""
         held = [stored(*place) for place in self._places.values()]
         there = [each for each in held if each is not None]
+        for each in there:
+            if isinstance(each, PartitionedTensor):
+                each.require_taken()
         trained = [each is not None and each.requires_grad for each in held]
         dtypes = repr([each.dtype for each in there])
         return (torch.is_grad_enabled(), trained), zlib.crc32(dtypes.encode())

@@ -46,6 +46,7 @@ class PartitionedTensor(torch.Tensor):
     _stamp: Any = None  # of the call that gave it as a state
     shown: tuple[torch.Tensor, ...] | None = None  # where a lone word was copied from
     view_of: Any = None  # how it was made, where torch gives a view
+    taken_from: Any = None  # what counts its changes, and the count then; see `data`
     changes: list[int]  # one number: how often it was changed; views have the same list
     _operations: ClassVar[Callable[..., Any]]  # see `operations.dispatch`
 
@@ -162,8 +163,20 @@ class PartitionedTensor(torch.Tensor):
 
         All ranks must call this: words that had to move do so again.
         """
+        self.require_taken()
         if self.view_of is not None:
             self.view_of.renew(self)
+
+    def require_taken(self) -> None:
+        """Raise `RuntimeError` if what `data` was set to was changed since."""
+        if self.taken_from is not None:
+            now, then = self.taken_from
+            if now() not in (None, then):
+                raise RuntimeError(
+                    f"what data of a partitioned tensor of {tuple(self.shape)} was set"
+                    " to was changed since, which ranks do not see, as they hold copies"
+                    " of its words; set data to a clone(), or again after the change"
+                )
 
     def copied(self, why: str = MOVED) -> PartitionedTensor:
         """This, noted as a copy of words of which torch would give a view, and why.
@@ -196,9 +209,10 @@ class PartitionedTensor(torch.Tensor):
         """Take other words: the whole, the same on all ranks, or partitioned.
 
         Words that lie otherwise are moved, which all ranks must do. Raises `ValueError`
-        for another shape or other ranks.
+        for another shape or other ranks. They are copied where they do not lie alike:
+        a change of `values` afterwards, which torch would see, is then refused.
         """
-        given, place = values.detach(), self._partition
+        given, place, taken = values.detach(), self._partition, None
         if given.shape != self.shape:
             raise ValueError(
                 f"data of a partitioned tensor of {tuple(self.shape)} was set to"
@@ -207,13 +221,15 @@ class PartitionedTensor(torch.Tensor):
             )
         if not isinstance(given, PartitionedTensor):
             place.ranks.note(f"data of {tuple(given.shape)}", given)
+            taken = _count_of(values)
             own = place.cut(given).clone(memory_format=torch.contiguous_format)
             given = PartitionedTensor(own, place)
         elif given._partition != place:
+            taken = _count_of(values)
             moved: Any = given.redistribute(place).detach()
             given = moved
         vars(torch._C.TensorBase)["data"].__set__(self, given)
-        self._local, self.view_of = given._local, None
+        self._local, self.view_of, self.taken_from = given._local, None, taken
         self.changes = [self.changes[0] + 1]  # of other words than those of views
 
     # -- protocols of torch -----------------------------------------------------------
@@ -384,6 +400,26 @@ def own_words(values: torch.Tensor) -> torch.Tensor:
 def whole_words(values: torch.Tensor) -> torch.Tensor:
     """The whole tensor, on every rank; a plain tensor itself. All ranks call this."""
     return values.full_tensor() if isinstance(values, PartitionedTensor) else values
+
+
+def _count_of(values: torch.Tensor) -> Any:
+    """What counts the changes of values, and the count now; None where nothing does.
+
+    The count is None when nobody has the values any more.
+    """
+    if isinstance(values, PartitionedTensor):
+        changes = values.changes
+        return lambda: changes[0], changes[0]
+    if values.is_inference():
+        return None
+    base = values if values._base is None else values._base
+    known = weakref.ref(base)
+
+    def count() -> int | None:
+        found = known()
+        return None if found is None else found._version
+
+    return count, base._version
 
 
 class ToLocal(torch.autograd.Function):

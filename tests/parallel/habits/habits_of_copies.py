@@ -195,3 +195,24 @@ def second(run: Run) -> None:
     model = run.maps()
     loss = model(run.x()).square().mean()
     torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+
+
+@habit("parameters in a flat tensor, which is changed", refused="set to was changed since")
+def flattened(run: Run) -> None:
+    model = run.classes()
+    flat, begin = torch.cat([p.detach().flatten() for p in model.parameters()]), 0
+    for p in model.parameters():
+        p.data = flat[begin : begin + p.numel()].view_as(p)
+        begin += p.numel()
+    run.note(model(run.x()))
+    flat.mul_(0.5)
+    model(run.x())
+
+
+@habit("data are a tensor, which is changed", refused="set to was changed since")
+def lent(run: Run) -> None:
+    model, words = run.classes(), run.randn(8, 3, 3, 3)
+    model.conv.weight.data = words
+    run.note(model(run.x()))
+    words.mul_(0.5)
+    model(run.x())
