@@ -20,6 +20,16 @@ ReducedBy = Callable[..., torch.Tensor]
 OLD = "size_average", "reduce"  # arguments of losses
 
 
+def _by_name(parts: Callable[..., Any]) -> Callable[..., Any]:
+    """Parts of one of torch's own functions, whose tensor may be given by name."""
+
+    def given_first(*args: Any, **kwargs: Any) -> Any:
+        first = () if args else (kwargs.pop("x" if "x" in kwargs else "input"),)
+        return parts(*first, *args, **kwargs)
+
+    return given_first
+
+
 def _of_all(reduce: ReducedBy) -> ReducedBy:
     """A reduction of all words: along all dimensions, of which ranks have parts."""
 
@@ -37,7 +47,7 @@ def _of_all(reduce: ReducedBy) -> ReducedBy:
             return NotImplemented
         return reduce(given, every, keepdim=True).reshape(())
 
-    return parts
+    return _by_name(parts)
 
 
 def _of_no_dims(reduce: ReducedBy) -> ReducedBy:
@@ -51,7 +61,7 @@ def _of_no_dims(reduce: ReducedBy) -> ReducedBy:
             return NotImplemented
         return reduce(given, None, *args, **kwargs)
 
-    return parts
+    return _by_name(parts)
 
 
 def _taken_reduction(kwargs: dict[str, Any]) -> str:
@@ -219,7 +229,7 @@ def _in_memory(function: Any, form: Any) -> Callable[..., Any]:
             return NotImplemented
         return function(given.permute(order), *args, **kwargs)
 
-    return parts
+    return _by_name(parts)
 
 
 def _as_strided(size: Any, stride: Any, storage_offset: int | None = None) -> None:

@@ -16,6 +16,7 @@ from simulated_ranks import RANKS, Applied, Two, compare, random_layout, read, r
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from synth.runtime.grid.boxes import within
 from synth.runtime.operators.table import Operators
 from synth.runtime.rules.access import aligned, read_box
 from synth.runtime.rules.rule import is_trainable
@@ -202,6 +203,19 @@ def test_ranks_without_words_have_the_dtype_of_the_others(name: str) -> None:
                     rule = rule_of(call, operators, sources, me)
                     made = rule.call(*(read(each, wholes[each.place], me) for each in rule.operands))
                     assert made.dtype == wanted, (me, low, rule.out.boxes)
+
+
+def test_a_maximum_of_windows_takes_bfloat16() -> None:
+    """torch has no other norm of windows of volumes for it."""
+    model, whole = Applied(CASES["norm of windows, their maximum"]), torch.randn(SHAPE).bfloat16()[:, None]
+    graph, operators = traced(model, [SHAPE, SHAPE], torch.bfloat16), Operators({}, {})
+    call = operators.call(next(node for node in graph.nodes if "lp_pool3d" in node.name))
+    sources = {each: random_layout(random.Random(0), tuple(whole.shape)) for each in call.inputs}
+    for me in range(RANKS):
+        rule = rule_of(call, operators, sources, me)
+        made = rule.call(*(read(each, whole, me) for each in rule.operands))
+        wanted = functional.lp_pool3d(whole, math.inf, 2)
+        assert torch.equal(made, wanted[within(rule.out.mine, tuple((0, n) for n in wanted.shape))])
 
 
 def test_attention_of_maps_never_makes_the_whole_matrix() -> None:

@@ -93,8 +93,8 @@ TABLE: dict[str, tuple[Sequence[tuple[Any, ...]], Options, tuple[int, ...]]] = {
     "instance_norm": ([()], {"eps": [0.5]}, MAPS),
     "pixel_unshuffle": ([(1,), (3,)], {}, (2, 3, 6, 9)),
 }
-# products, with their operands by place
-PRODUCTS: dict[str, Made] = {
+# of two tensors, and with the tensor by name
+OTHERS: dict[str, Made] = {
     **{
         f"einsum {text}": lambda x, y, text=text: torch.einsum(text, x, y)  # type: ignore[misc]
         for text in ("bij,bkj->bik", "bij,bkj->ki", "bij,ckj->bkc", "bij,bij->", "...j,...j->...", "bij,bij")
@@ -115,11 +115,16 @@ PRODUCTS: dict[str, Made] = {
         f"cdist {p}": lambda x, y, p=p: torch.cdist(x, y, p)  # type: ignore[misc]
         for p in (0.0, 1.0, 2.0, 3.0, inf)
     },
+    "sum by name": lambda x, y: torch.sum(input=x) * torch.amax(input=y),
+    "deviation by name": lambda x, y: torch.std(input=x, dim=1),
+    "norm by name": lambda x, y: torch.linalg.vector_norm(x=x),
+    "nanmean by name": lambda x, y: torch.nanmean(input=x, dim=()),
+    "words in memory by name": lambda x, y: torch.as_strided(input=x.mT, size=(2, 3), stride=(1, 2)),
     "gather": lambda x, y: x.gather(-2, y.argsort(1)[:, :2]),
     "take_along_dim": lambda x, y: x.take_along_dim(y.argsort(0), 0),
     "scatter": lambda x, y: x.scatter(-1, y.argsort(-1), y),
 }
-FUNCTIONS = (*TABLE, *PRODUCTS)
+FUNCTIONS = (*TABLE, *OTHERS)
 
 
 def chosen(options: Options) -> Iterator[dict[str, Any]]:
@@ -133,8 +138,8 @@ def chosen(options: Options) -> Iterator[dict[str, Any]]:
 
 def calls_of(name: str) -> Iterator[tuple[str, Made, tuple[int, ...]]]:
     """The calls of a function: their text, the calls, and the shape of their operands."""
-    if name in PRODUCTS:
-        yield name, PRODUCTS[name], ROWS
+    if name in OTHERS:
+        yield name, OTHERS[name], ROWS
         return
     places, options, shape = TABLE[name]
     home, _, word = name.partition(" ")[0].rpartition(".")
