@@ -730,8 +730,9 @@ class Network(Shown):
     ) -> Any:
         """Copy whole or partitioned values, of any plan, into parameters and buffers.
 
-        Raises `ValueError` with the first key or shape that differs from the model's;
-        then nothing is loaded. What modules do with keys as they load is left to them.
+        Raises `ValueError`, which is a `RuntimeError`, too, as in torch, with the first
+        key or shape that differs from the model's; then nothing is loaded. What modules
+        do with keys as they load is left to them.
         """
         if assign:
             raise ValueError(

@@ -15,6 +15,10 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 COUNT = "num_batches_tracked"  # which batch norms fill in where no version is saved
 
 
+class StateError(ValueError, RuntimeError):
+    """A state that does not fit a model. torch raises `RuntimeError` for it."""
+
+
 def wholes(state: Mapping[str, Any]) -> dict[str, Any]:
     """Key -> the whole value, on every rank."""
     whole = {
@@ -56,11 +60,11 @@ def check_state(
 ) -> dict[str, Any]:
     """The state to load, with DTensors as partitioned tensors.
 
-    Raises `ValueError` with the first key or shape that differs from the model's, or
+    Raises `StateError` with the first key or shape that differs from the model's, or
     for values that cannot be copied.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(
+        raise StateError(
             f"the state is a {type(state).__name__}; give a dict of tensors by their"
             " names in the model"
         )
@@ -74,32 +78,32 @@ def check_state(
                 continue
             have = next((each for each in state if each not in own), None)
             told = "" if have is None else f" but has {have}"
-            raise ValueError(
+            raise StateError(
                 f"the state is not of this model: it lacks {key} of shape {mine}{told};"
                 " load what the same model saved"
             )
         given = state[key]
         if not isinstance(given, torch.Tensor):
-            raise ValueError(
+            raise StateError(
                 f"the state is not of this model: its {key} is a"
                 f" {type(given).__name__}, the model's a tensor of shape {mine};"
                 " load what the same model saved"
             )
         if tuple(given.shape) != mine:
-            raise ValueError(
+            raise StateError(
                 f"the state is not of this model: its {key} has the shape"
                 f" {tuple(given.shape)}, the model's {mine};"
                 " load what the same model saved"
             )
         kind = _not_copied(given, value)
         if kind:
-            raise ValueError(
+            raise StateError(
                 f"{key} of the state is {kind}, which is not copied into the model's"
                 f" {value.dtype}; convert it first"
             )
     extra = next((key for key in state if key not in own), None)
     if extra is not None and strict:
-        raise ValueError(
+        raise StateError(
             f"the state is not of this model: it has {extra}, which the model lacks;"
             " load what the same model saved"
         )
@@ -121,13 +125,13 @@ def _not_copied(given: torch.Tensor, own: torch.Tensor) -> str:
 
 
 def _partitioned(key: str, value: Any, own: Any) -> Any:
-    """A value that can be copied. Raises `ValueError` where it lies on other ranks."""
+    """A value that can be copied. Raises `StateError` where it lies on other ranks."""
     if isinstance(value, DTensor):  # without gradients, as states are
         value = PartitionedTensor.from_dtensor(value)
     if isinstance(value, PartitionedTensor) and isinstance(own, PartitionedTensor):
         theirs, mine = value.partition.ranks.members, own.partition.ranks.members
         if theirs != mine:
-            raise ValueError(
+            raise StateError(
                 f"{key} of the state lies on ranks {list(theirs)}, the model's on"
                 f" {list(mine)}; load with torch.distributed.checkpoint, or"
                 " full_state_dict() of the other network"
