@@ -22,13 +22,12 @@ def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if shard.is_cuda or torch.compiler.is_compiling():
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return mean.view(shard.shape[:2]), (variance * words).view(shard.shape[:2])
-    small = rows.numel() <= CHUNK
-    parts = [rows] if small else torch.split(rows, max(1, CHUNK // words))
+    parts = torch.split(rows, max(1, CHUNK // words))
     mean, inverse = _joined([_in_one_pass(part) for part in parts])
     if bool(((mean * inverse).abs() <= FAR).all()):
         squares = inverse.reciprocal_().square_().mul_(words)
     else:
-        means = torch.split(mean, parts[0].shape[0])
+        means = torch.split(mean, len(parts[0]))
         pairs = zip(parts, means, strict=True)
         mean, squares = _joined([_in_two_passes(*pair) for pair in pairs])
     return mean.view(shard.shape[:2]), squares.view(shard.shape[:2])

@@ -5,7 +5,6 @@ Averages of half precision are summed in float32 and rounded once, as torch does
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.comm.precision import smallest, sum_dtype
 from synth.runtime.grid.boxes import Box, Window, first_rows, zeros_around
 from synth.runtime.kernels.autocast import Operator
 from synth.runtime.rules.access import Same, Windows
@@ -74,8 +73,7 @@ class Pool:
         self, shard: torch.Tensor, zeros: list[int], padding: list[int]
     ) -> torch.Tensor:
         pool = getattr(functional, f"max_pool{len(self.windows)}d")
-        floats, dtype = shard.is_floating_point(), shard.dtype
-        least = -math.inf if floats else torch.iinfo(dtype).min
+        least = smallest(shard.dtype)
         full = functional.pad(shard, zeros, value=least) if any(zeros) else shard
         kernel, stride, dilation = zip(
             *((w.kernel, w.stride, w.dilation) for w in self.windows), strict=True

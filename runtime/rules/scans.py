@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.exchanges import Exchange, none, times
 from synth.runtime.comm.layout import Layout
-from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.comm.precision import largest, smallest, sum_dtype
 from synth.runtime.comm.prefix_exchange import (
     Line,
     State,
@@ -71,18 +71,6 @@ def _exponent_slopes(
     return torch.exp(before - both), torch.exp(own - both)
 
 
-def _largest(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return True
-    return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return False
-    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
 def _extremum(greater: bool) -> ScanKind:
     """Of equal rows torch takes the last one; a row that is no number stays."""
 
@@ -103,7 +91,7 @@ def _extremum(greater: bool) -> ScanKind:
         call = torch.cummax if greater else torch.cummin
         return call(values, dim).values
 
-    return ScanKind(scan, combine, _smallest if greater else _largest, slopes, later)
+    return ScanKind(scan, combine, smallest if greater else largest, slopes, later)
 
 
 SCANS: dict[str, ScanKind] = {

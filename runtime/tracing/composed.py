@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -203,13 +202,12 @@ def _assertion(condition: torch.Tensor, *message: str) -> None:
     asserted(condition, *message)
 
 
-def _in_memory(function: Any, form: Any) -> Callable[..., Any]:
+def _in_memory(function: Any, place: int) -> Callable[..., Any]:
     """A function of words as they lie in memory: of a tensor with them in this order.
 
-    form: has its arguments behind the tensor. On ranks a tensor is contiguous, in the
-    order of its dimensions.
+    place: of the storage offset among the arguments behind the tensor. On ranks a
+    tensor is contiguous, in the order of its dimensions.
     """
-    signature = inspect.signature(form)
 
     def parts(given: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
@@ -217,8 +215,8 @@ def _in_memory(function: Any, form: Any) -> Callable[..., Any]:
             order = sorted(range(given.dim()), key=lambda d: -strides[d])
             whole = given.permute(order).is_contiguous()
             straight = given.is_contiguous()
-        begins = signature.bind(*args, **kwargs).arguments.get("storage_offset")
-        turns = whole and (straight or form is _as_strided)
+        begins = args[place] if len(args) > place else kwargs.get("storage_offset")
+        turns = whole and (straight or function is not torch.as_strided_scatter)
         if not turns or (offset and begins is not None):
             raise ValueError(
                 f"forward calls {function.__name__} on a part of a tensor"
@@ -232,20 +230,7 @@ def _in_memory(function: Any, form: Any) -> Callable[..., Any]:
     return _by_name(parts)
 
 
-def _as_strided(size: Any, stride: Any, storage_offset: int | None = None) -> None:
-    """How `torch.as_strided` is called, behind the tensor."""
-
-
-def _as_strided_scatter(
-    src: Any, size: Any, stride: Any, storage_offset: int | None = None
-) -> None:
-    """How `torch.as_strided_scatter` is called, behind the tensor."""
-
-
-IN_MEMORY = {
-    **dict.fromkeys(("as_strided", "as_strided_copy"), _as_strided),
-    "as_strided_scatter": _as_strided_scatter,
-}
+IN_MEMORY = {"as_strided": 2, "as_strided_copy": 2, "as_strided_scatter": 3}
 # their mean is that of the weights, too; others divide by the number of words
 BY_WEIGHT = functional.mse_loss, functional.l1_loss
 SUMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -272,8 +257,8 @@ PARTS: dict[Any, Callable[..., Any]] = {
     },
     torch._assert_async: _assertion,
     **{
-        getattr(home, name): _in_memory(getattr(torch, name), form)
-        for name, form in IN_MEMORY.items()
+        getattr(home, name): _in_memory(getattr(torch, name), place)
+        for name, place in IN_MEMORY.items()
         for home in (torch, torch.Tensor)
         if hasattr(home, name)
     },

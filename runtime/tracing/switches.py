@@ -19,8 +19,8 @@ from synth.runtime.grid.user_lines import is_users
 from synth.runtime.tracing.composed import IN_MEMORY
 from synth.runtime.tracing.unsupported import in_user_code
 
-ATTRIBUTES = "requires_grad", "is_leaf", "grad_fn"  # of tensors
 OF_LEAVES = "is_leaf", "grad_fn"
+ATTRIBUTES = "requires_grad", *OF_LEAVES  # of tensors
 OF_GRADIENTS = "is_grad_enabled", "requires_grad"
 # of autocast -> the device, where no argument says it
 OF_AUTOCAST = {
@@ -144,19 +144,14 @@ def require_in_order(switches: Switches, model: nn.Module) -> None:
 
     A trace does not have the order that a processor's kernel takes from its weights.
     """
-    line = next(
-        (switches[name, ()][1] for name in OF_ORDER if (name, ()) in switches), None
-    )
-    wide = (
-        n for n, p in model.named_parameters() if p.dim() > 3 and not p.is_contiguous()
-    )
-    name = next(wide, None)
-    if line is not None and name is not None:
-        raise ValueError(
-            f"forward reads how words lie in memory{line}, and {name} is channels_last,"
-            " of which a network does not know what layers give; call"
-            " model.to(memory_format=torch.contiguous_format)"
-        )
+    lines = [line for (name, _), (_, line) in switches.items() if name in OF_ORDER]
+    for name, values in model.named_parameters() if lines else ():
+        if values.dim() > 3 and not values.is_contiguous():
+            raise ValueError(
+                f"forward reads how words lie in memory{lines[0]}, and {name} is"
+                " channels_last, of which a network does not know what layers give;"
+                " call model.to(memory_format=torch.contiguous_format)"
+            )
 
 
 def lies_in_order(values: torch.Tensor) -> bool:

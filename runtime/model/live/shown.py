@@ -21,7 +21,7 @@ SHARED = (
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 # what all modules have; Dynamo adds a mark later
-PLAIN = {*dir(nn.Module()), "___needs_generation_tag_patch"}
+PLAIN = frozenset((*dir(nn.Module()), "___needs_generation_tag_patch"))
 # by which ranks know what a model has
 WALKS = (
     *("named_parameters", "named_buffers", "named_modules", "named_children"),

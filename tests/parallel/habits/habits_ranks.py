@@ -59,12 +59,12 @@ QUICK = {  # of each kind of change, call and model some, which run without --sl
         "another momentum and eps for a call",
     ),
     *("what torch refuses of words of one rank is caught, and training goes on",),
-    *("parameters in a flat tensor, which is changed", "data are a tensor, which is changed"),
-    *("averages by lists of tensors, and statistics of batches of them", "averages by _foreach functions"),
-    *(
-        "weights of a model in one process, and back",
-        "an optimizer for each parameter, in hooks of gradients",
-    ),
+    "parameters in a flat tensor, which is changed",
+    "data are a tensor, which is changed",
+    "averages by lists of tensors, and statistics of batches of them",
+    "averages by _foreach functions",
+    "weights of a model in one process, and back",
+    "an optimizer for each parameter, in hooks of gradients",
     *("layers of complex weights", "functions of torch.jit.script and torch.compile"),
 }
 FAULTS = ValueError, RuntimeError, TypeError, NotImplementedError

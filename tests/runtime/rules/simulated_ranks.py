@@ -26,13 +26,13 @@ Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Applied(nn.Module):
     """A function as a model."""
 
-    def __init__(self, function: Two) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of two maps."""
-        return self.function(x, y)
+    def forward(self, *operands: torch.Tensor) -> Any:
+        """Of some tensors."""
+        return self.function(*operands)
 
 
 def random_layout(draws: random.Random, whole: tuple[int, ...]) -> Layout:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from simulated_ranks import Applied, compare, random_layout, step_of
-from torch import fx, nn
+from torch import fx
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -214,22 +214,10 @@ def compare_divided(
 def test_multiply_adds_of_an_einsum_are_those_that_torch_counts(text: str) -> None:
     extents = dict(zip("bijkl", (4, 6, 5, 3, 2), strict=True))
     shapes = [tuple(map(extents.__getitem__, each)) for each in text.partition("->")[0].split(",")]
-    graph = traced(Summed(text), shapes, torch.float64)
+    graph = traced(Applied(lambda *given: torch.einsum(text, *given)), shapes, torch.float64)
     (node,) = (node for node in graph.nodes if node.op == "call_function")
     operators = Operators({}, {})
     form = operators.operator(operators.call(node)).form
     with FlopCounterMode(display=False) as counter:
         torch.einsum(text, *map(torch.ones, shapes))
     assert counter.get_total_flops() == 2 * form.multiply_adds
-
-
-class Summed(nn.Module):
-    """An einsum as a model."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def forward(self, *operands: torch.Tensor) -> torch.Tensor:
-        """Of some tensors."""
-        return torch.einsum(self.text, *operands)
